@@ -1,0 +1,86 @@
+# Every target works in a fresh clone: it makes .venv first. `make` alone lists the targets.
+SHELL         := /bin/bash
+.SHELLFLAGS   := -euo pipefail -c
+.DEFAULT_GOAL := help
+PYTHON        ?= python3
+VENV          := $(CURDIR)/.venv
+PY            := $(VENV)/bin/python
+NB            ?= nbs tutorials
+LESSON        ?= $(firstword $(wildcard tutorials/01_*.ipynb) tutorials)
+export PATH            := $(VENV)/bin:$(PATH)
+export TIMEFORMAT      := took %0lR
+
+# -- environment: .core holds what the package needs, .installed also JupyterLab and the test tools
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+.venv/.core: pyproject.toml constraints.txt | .venv/bin/python
+	$(PY) -m pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+.venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev]'
+	@touch .venv/.core $@
+
+.PHONY: help demo lab test test-all in-step test-notebooks test-wheel test-browser bench readme notebooks pins clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# -- use
+
+demo: .venv/.core ## train a tiny language model by reinforcement learning, here and now
+	rl4llm demo
+
+lab: .venv/.installed ## open JupyterLab on the first lesson
+	jupyter lab $(LESSON)
+
+bench: .venv/.installed ## speed and memory of the parts
+	python -m benchmarks
+
+# -- write
+
+notebooks: .venv/.installed ## execute notebooks and store their outputs: make notebooks NB=nbs/core/01_settings_file.ipynb
+	nbdev-export
+	find $(NB) -name '*.ipynb' -not -path '*/[_.]*' -print0 | sort -z | xargs -0 jupyter nbconvert --to notebook --execute --inplace \
+	  --ExecutePreprocessor.timeout=3600 --ExecutePreprocessor.record_timing=False
+	for nb in $(NB); do nbdev-clean --fname $$nb; done
+
+readme: .venv/.installed ## write README.md from nbs/index.ipynb
+	python nbs/_readme.py
+
+pins: .venv/.installed ## write constraints.txt from the present .venv
+	{ sed '/^[^#]/,$$d' constraints.txt; pip freeze --exclude-editable | sed 's/+.*//'; } > .venv/pins && mv .venv/pins constraints.txt
+
+# -- check: two workers, so one thread each
+
+test test-all test-notebooks test-wheel test-browser notebooks: export OMP_NUM_THREADS ?= 1
+
+test: in-step test-notebooks ## what a change must pass: export in step, every notebook, the fast tests (under 15 minutes on 2 cores)
+	time python -m pytest -n 2 --dist loadgroup --durations=10
+
+test-all: in-step test-notebooks ## the same with the slow, wheel and browser tests (under 60 minutes)
+	time python -m pytest -n 2 --dist loadgroup --durations=20 -m ''
+
+in-step: .venv/.installed ## are notebooks clean, and is rl4llm/ what they export?
+	rm -rf .venv/step && mkdir .venv/step && cp -r pyproject.toml nbs tutorials rl4llm .venv/step
+	cd .venv/step && nbdev-clean --fname nbs && nbdev-clean --fname tutorials && nbdev-export
+	for d in nbs tutorials rl4llm; do \
+	  diff -rq -x __pycache__ -x .ipynb_checkpoints $$d .venv/step/$$d || \
+	  { echo "$$d/ is not in step with its notebooks: run nbdev-clean --fname $$d and nbdev-export, and look at the change."; exit 1; }; done
+
+test-notebooks: .venv/.installed ## execute every notebook, store nothing
+	time nbdev-test nbs --n-workers 2 --timing
+	time nbdev-test tutorials --n-workers 2 --timing
+
+test-wheel: .venv/.installed ## build the wheel, install it in an empty environment, run the demo there
+	time python -m pytest -m wheel
+
+test-browser: .venv/.installed
+	time python -m pytest -m browser
+
+clean: ## remove the environment, builds and caches; keeps runs/
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,2 @@
+__version__ = "0.1.0"
+from rl4llm.core.lazy import attach; __getattr__, __dir__, __all__ = attach(__name__)

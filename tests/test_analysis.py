@@ -1,0 +1,474 @@
+"Estimators, intervals, votes, pictures and the comparison of runs."
+import io, itertools, math, subprocess, sys
+from fractions import Fraction
+from types import SimpleNamespace
+
+import matplotlib
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from scipy import stats
+
+from rl4llm.analysis.entropy import answer_entropy, distinct_solutions, entropy_by_position, entropy_table, entropy_trend, mean_token_entropy
+from rl4llm.analysis.passk import (Band, bootstrap_band, bootstrap_means, crossing_band, crossing_point, ks_up_to, log_miss, pass_at_k, pass_at_k_error,
+                                   pass_at_k_variance, true_pass_at_k, true_pass_at_k_variance)
+from rl4llm.analysis.plots import OKABE_ITO, label_lines, method_look, plot_by_position, plot_difference, plot_entropy, plot_pass_at_k, plot_training, spread, style
+from rl4llm.analysis.voting import avg_at_k, best_of_k, maj_at_k
+from rl4llm.training.comparison import compare, crossed_interval, hierarchical_interval, holm, reached_step
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close('all')
+
+
+def exact(n, c, k): return 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
+
+
+# ---- pass@k ----
+
+@pytest.mark.parametrize('n, c, k, value', [(10, 3, 1, .3), (10, 3, 2, 8/15), (10, 3, 5, 11/12), (10, 3, 8, 1), (200, 5, 100, .9703079), (256, 1, 128, .5)])
+def test_card_values(n, c, k, value):
+    assert pass_at_k(n, c, k) == pytest.approx(value, rel=1e-6)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_equals_combinatorics(data):
+    n = data.draw(st.integers(1, 300))
+    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    assert pass_at_k(n, c, k) == pytest.approx(float(exact(n, c, k)), rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize('c, k', [(0, 10), (1, 1), (3, 9_999), (100, 64), (5_000, 2), (5_000, 5_000), (9_999, 1), (10_000, 1)])
+def test_ten_thousand_samples(c, k):
+    n = 10_000
+    assert pass_at_k(n, c, k) == pytest.approx(float(exact(n, c, k)), rel=1e-12, abs=0)
+    if n - c >= k:                                               # the miss probability keeps its digits too, however small
+        miss = Fraction(math.comb(n - c, k), math.comb(n, k))
+        assert log_miss(n, c, k) == pytest.approx(math.log(miss.numerator) - math.log(miss.denominator), rel=1e-9, abs=1e-9)
+
+
+def test_hundred_thousand_samples():
+    n = 100_000
+    assert pass_at_k(n, 1, 777) == pytest.approx(777 / n, rel=1e-12)
+    values = pass_at_k(n, [0, 1, 50_000, n], [1, 1000, n])
+    assert np.isfinite(values).all() and (np.diff(values, axis=0) >= 0).all() and (np.diff(values, axis=1) >= 0).all()
+
+
+def test_shapes_and_inputs():
+    assert np.ndim(pass_at_k(10, 3, 2)) == 0
+    assert pass_at_k(10, [3, 4], 2).shape == (2,) and pass_at_k(10, 3, [1, 2]).shape == (2,) and pass_at_k(10, [3, 4], [1, 2, 5]).shape == (2, 3)
+    assert pass_at_k(np.full((2, 3), 10), np.zeros((2, 3)), [1, 2]).shape == (2, 3, 2)
+    ragged = pass_at_k([10, 20, 5], [3, 0, 5], [1, 4])
+    assert np.allclose(ragged, [[float(exact(n, c, k)) for k in (1, 4)] for n, c in [(10, 3), (20, 0), (5, 5)]])
+    assert np.allclose(ragged, pass_at_k(torch.tensor([10, 20, 5]), torch.tensor([3, 0, 5]), torch.tensor([1, 4])))
+    assert np.allclose(ragged, pass_at_k(pd.Series([10., 20., 5.]), pd.Series([3., 0., 5.]), (1, 4)))
+
+
+@pytest.mark.parametrize('n, c, k, message', [
+    (10, 3, 11, 'needs at least 11 samples'), ([10, 4], [3, 3], 8, 'one has 4'), (10, 11, 1, 'cannot exceed'), (10, -1, 1, '>= 0'), (10, 3, 0, '>= 1'), (0, 0, 1, '>= 1'),
+    (10, 3.5, 1, 'whole numbers'), (10, float('nan'), 1, 'whole numbers'), (float('inf'), 3, 1, 'whole numbers'), ([], [], 1, 'empty'), (10, [1], [], 'empty'),
+    ([10, 10], [1, 2, 3], 1, 'shape'), (10, [True, False], 1, 'counts'), (10, ['3'], 1, 'counts')])
+def test_bad_counts(n, c, k, message):
+    with pytest.raises(ValueError, match=message): pass_at_k(n, c, k)
+
+
+@pytest.mark.parametrize('n, k, p', [(20, 5, .1), (8, 4, .5), (30, 1, .3), (12, 6, .02), (10, 2, 1.), (10, 2, 0.)])
+def test_moments_by_enumeration(n, k, p):
+    c = np.arange(n + 1)
+    chance, U = stats.binom.pmf(c, n, p), pass_at_k(n, c, k)
+    assert chance @ U == pytest.approx(true_pass_at_k(p, k), abs=1e-13)
+    variance = chance @ U**2 - (chance @ U)**2
+    assert true_pass_at_k_variance(p, n, k) == pytest.approx(variance, abs=1e-13)
+    assert chance @ pass_at_k_variance(n, c, k) == pytest.approx(variance, abs=1e-13)
+
+
+def test_variance_needs_twice_k():
+    with pytest.raises(ValueError, match='n >= 12'): pass_at_k_variance(10, 3, 6)
+    with pytest.raises(ValueError, match='two problems'): pass_at_k_error(10, 3, 1)
+    with pytest.raises(ValueError, match='sampled'): pass_at_k_error(10, [3, 1], 1, problems='all')
+
+
+def test_fixed_error_by_simulation():
+    rng, p = np.random.default_rng(0), np.linspace(.02, .6, 30)
+    counts = rng.binomial(40, p, size=(3000, 30))
+    means = pass_at_k(40, counts, 8).mean(1)
+    stated = np.mean([pass_at_k_error(40, c, 8, problems='fixed')**2 for c in counts[:500]])
+    assert stated == pytest.approx(means.var(), rel=.1)
+
+
+def test_true_pass_at_k():
+    assert np.allclose(true_pass_at_k([0, .1, 1], [1, 5]), [[0, 0], [.1, 1 - .9**5], [1, 1]])
+    assert true_pass_at_k(1e-12, 1000) == pytest.approx(1e-9, rel=1e-6)
+    with pytest.raises(ValueError, match='probabilities'): true_pass_at_k(1.5, 1)
+
+
+def test_ks_up_to():
+    assert ks_up_to(256).tolist() == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert ks_up_to([300, 100]).tolist() == [1, 2, 4, 8, 16, 32, 64] and ks_up_to(1000, base=10).tolist() == [1, 10, 100, 1000]
+
+
+# ---- bootstrap and crossing ----
+
+def test_bootstrap_is_paired_and_deterministic():
+    values = np.random.default_rng(0).uniform(size=(30, 4))
+    a, b = bootstrap_means(values, values + .25, resamples=50)
+    assert np.allclose(b - a, .25) and np.array_equal(a, bootstrap_means(values, resamples=50)[0])
+    assert not np.array_equal(a, bootstrap_means(values, resamples=50, seed=1)[0])
+
+
+def test_bootstrap_redraws_seeds():
+    values = np.stack([np.zeros((50, 1)), np.ones((50, 1))])        # seeds differ, problems do not
+    assert bootstrap_band(values.mean(0)).low == .5 and bootstrap_band(values).low == 0 and bootstrap_band(values).high == 1
+    assert bootstrap_means(values[:1]).max() == 0                   # one seed: problems only
+
+
+def test_ceiling_is_exactly_one():
+    "Two curves at the ceiling tie exactly, whatever the number of problems and seeds."
+    for problems, seeds in [(7, 3), (50, 3), (97, 7)]:
+        base, trained = np.ones((problems, 2)), np.ones((seeds, problems, 2))
+        assert (bootstrap_means(base, trained) == 1).all() and crossing_band(base, trained, [1, 2], strict=True).never == 1
+
+
+def test_bootstrap_matches_normal_theory():
+    values = np.random.default_rng(0).normal(size=400)
+    band = bootstrap_band(values)
+    assert band.high - band.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=.06)
+
+
+def test_bootstrap_errors():
+    with pytest.raises(ValueError, match='same problems'): bootstrap_band(np.zeros((3, 2)), np.zeros((4, 2)))
+    with pytest.raises(ValueError, match='nan'): bootstrap_band([1., np.nan])
+    with pytest.raises(ValueError, match='axes'): bootstrap_band(1.)
+
+
+def test_crossing():
+    ks = [1, 2, 4, 8]
+    assert crossing_point([.1, .3, .6, .9], [.3, .4, .6, .7], ks) == 4 and crossing_point([.1, .3, .6, .9], [.3, .4, .6, .7], ks, strict=True) == 8
+    assert crossing_point([.1] * 4, [.2] * 4, ks) == np.inf and crossing_point([.3] * 4, [.2] * 4, ks) == 1
+    with pytest.raises(ValueError, match='one value per k'): crossing_point([.1, .2], [.1, .2], ks)
+
+
+def test_crossing_band_covers_truth():
+    rng, ks = np.random.default_rng(0), ks_up_to(64)
+    law_base, law_trained = (.6, 1.8), (.22, .28)
+    ease = (np.arange(20_000) + .5) / 20_000
+    truth = crossing_point(*(true_pass_at_k(stats.beta.ppf(ease, *law), ks).mean(0) for law in (law_base, law_trained)), ks)
+    hits = 0
+    for seed in range(100):
+        u = rng.uniform(size=80)
+        base, trained = (pass_at_k(64, rng.binomial(64, stats.beta.ppf(u, *law)), ks) for law in (law_base, law_trained))
+        band = crossing_band(base, trained, ks, resamples=200, seed=seed)
+        hits += band.low <= truth <= band.high
+    assert np.isfinite(truth) and hits >= 90
+
+
+# ---- votes ----
+
+def brute_majority(answers, correct, k, weights=None):
+    weights, credit = np.ones(len(answers)) if weights is None else weights, []
+    for pick in itertools.combinations(range(len(answers)), k):
+        totals = {}
+        for i in pick: totals[answers[i]] = totals.get(answers[i], 0) + weights[i]
+        best = [a for a, x in totals.items() if x >= max(totals.values()) - 1e-12]
+        credit.append(sum(a is not None and any(c for b, c in zip(answers, correct) if b == a) for a in best) / len(best))
+    return np.mean(credit)
+
+
+@given(st.lists(st.sampled_from(['a', 'b', 'c', None]), min_size=1, max_size=8), st.sets(st.sampled_from(['a', 'b', 'c'])), st.data())
+@settings(max_examples=60, deadline=None)
+def test_majority_by_enumeration(answers, right, data):
+    k, correct = data.draw(st.integers(1, len(answers))), [a in right for a in answers]
+    weights = np.array(data.draw(st.lists(st.sampled_from([.5, 1., 2.]), min_size=len(answers), max_size=len(answers))))
+    assert maj_at_k(answers, correct, k) == pytest.approx(brute_majority(answers, correct, k))
+    assert maj_at_k(answers, correct, k, weights=weights) == pytest.approx(brute_majority(answers, correct, k, weights))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.data())
+@settings(max_examples=60, deadline=None)
+def test_pass_at_k_bounds_every_choice(answers, data):
+    n, correct = len(answers), np.array(answers) == 0
+    scores, ks = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))), np.arange(1, n + 1)
+    bound = pass_at_k(n, correct.sum(), ks) + 1e-12
+    assert (maj_at_k(answers, correct, ks) <= bound).all() and (best_of_k(scores, correct, ks) <= bound).all()
+
+
+def test_majority_estimate_is_close_and_reproducible():
+    rng = np.random.default_rng(0)
+    answers = rng.integers(3, size=30).tolist()
+    correct = [a == 0 for a in answers]
+    a, b = (maj_at_k(answers, correct, [1, 5, 15, 30], draws=2000, seed=s) for s in (0, 1))
+    assert np.allclose(a, b, atol=.05) and np.array_equal(a, maj_at_k(answers, correct, [1, 5, 15, 30], draws=2000, seed=0))
+    assert a[0] == pytest.approx(np.mean(correct), abs=1e-12)
+
+
+def test_unparsed_is_never_right():
+    assert maj_at_k([None, None, 'a'], [True, True, True], 3) == 0 and maj_at_k([None, 'a'], [False, True], 2) == .5
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 2)), min_size=1, max_size=8), st.data())
+@settings(max_examples=60, deadline=None)
+def test_best_of_k_by_enumeration(pairs, data):
+    scores, rewards = (np.array(x, dtype=float) for x in zip(*pairs))
+    k, values = data.draw(st.integers(1, len(pairs))), []
+    for pick in itertools.combinations(range(len(pairs)), k):
+        s, r = scores[list(pick)], rewards[list(pick)]
+        values.append(r[s == s.max()].mean())
+    assert best_of_k(scores, rewards, k) == pytest.approx(np.mean(values), abs=1e-12)
+
+
+def test_vote_errors():
+    with pytest.raises(ValueError, match='both right and wrong'): maj_at_k(['a', 'a'], [True, False], 1)
+    with pytest.raises(ValueError, match='one correct flag'): maj_at_k(['a'], [True, False], 1)
+    with pytest.raises(ValueError, match='weights'): maj_at_k(['a', 'b'], [True, False], 1, weights=[1, 0])
+    with pytest.raises(ValueError, match='needs at least 3'): maj_at_k(['a', 'b'], [True, False], 3)
+    with pytest.raises(ValueError, match='needs at least 3'): best_of_k([1, 2], [0, 1], 3)
+    with pytest.raises(ValueError, match='one score'): best_of_k([1, np.nan], [0, 1], 1)
+
+
+def test_avg_at_k():
+    share, error = avg_at_k([4, 1], [1, 1])
+    assert share.tolist() == [.25, 1] and error[0] == pytest.approx(.25) and np.isnan(error[1])
+
+
+# ---- entropy ----
+
+def test_token_entropy_ignores_what_is_masked():
+    entropy = torch.tensor([[.5, float('nan')], [1.5, 2.5]])
+    mask = torch.tensor([[True, False], [True, True]])
+    assert mean_token_entropy(entropy, mask) == pytest.approx(1.5) and mean_token_entropy(entropy, mask, by='response') == pytest.approx(1.25)
+    assert math.isnan(mean_token_entropy(entropy, torch.zeros(2, 2, dtype=torch.bool)))
+    table = entropy_by_position(entropy, torch.tensor([[True, False], [True, False]]))
+    assert table['count'].tolist() == [2, 0] and table['entropy'][0] == 1 and math.isnan(table['entropy'][1])
+    with pytest.raises(ValueError, match='shape'): mean_token_entropy(entropy, mask[:1])
+
+
+def test_answer_entropy():
+    assert answer_entropy(['a', None, 'b', None]) == pytest.approx(1.5 * math.log(2)) and answer_entropy(['a'] * 9) == 0
+    assert answer_entropy(['a', 'b'], correction='miller-madow') == pytest.approx(math.log(2) + .25)
+    with pytest.raises(ValueError, match='at least one'): answer_entropy([])
+
+
+@given(st.lists(st.sampled_from(['a', 'b', 'c', 'wrong', None]), min_size=1, max_size=8), st.data())
+@settings(max_examples=60, deadline=None)
+def test_distinct_solutions_by_enumeration(answers, data):
+    k, correct = data.draw(st.integers(1, len(answers))), [a != 'wrong' for a in answers]
+    right = [len({answers[i] for i in pick} - {'wrong', None}) for pick in itertools.combinations(range(len(answers)), k)]
+    assert distinct_solutions(answers, correct, k=k) == pytest.approx(np.mean(right))
+    assert distinct_solutions(answers, correct) == len(set(answers) - {'wrong', None})
+
+
+def test_entropy_trend():
+    metrics = pd.DataFrame({'step': [0, 10, 20], 'entropy': [1., .4, .4]})
+    trend = entropy_trend(metrics, smooth=1)
+    assert trend['half_step'] == 10 and math.isnan(trend['collapse_step']) and trend['kept'] == pytest.approx(.4) and math.isnan(trend['gain_per_nat'])
+    assert entropy_table([SimpleNamespace(method='a', seed=1, metrics=metrics)]).index.tolist() == [('a', 1)]
+
+
+# ---- pictures ----
+
+BAND = Band(*np.array([[.2, .5, .8], [.1, .4, .7], [.3, .6, .9]]))
+
+
+def test_one_look_per_method():
+    assert method_look('base') == {'color': 'black', 'linestyle': '--', 'marker': ''}
+    code = "from rl4llm.analysis.plots import method_look; print(method_look('some_new_method'))"
+    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout.strip() == str(method_look('some_new_method'))
+    assert all(method_look(name)['color'] in OKABE_ITO.values() and method_look(name)['linestyle'] == '-' for name in 'abcdefgh')
+
+
+def test_pass_at_k_picture():
+    ax = plot_pass_at_k({'base': BAND, 'grpo': BAND.mean + .1}, [1, 4, 16])
+    assert ax.get_xscale() == 'log' and [t.get_text() for t in ax.get_xticklabels()] == ['1', '4', '16']
+    assert 'k (samples' in ax.get_xlabel() and 'pass@k' in ax.get_ylabel() and [t.get_text() for t in ax.texts] == ['base', 'grpo']
+    assert ax.lines[0].get_linestyle() == '--' and len(ax.collections) == 1
+    buffer = io.BytesIO()
+    ax.figure.savefig(buffer)
+    assert len(buffer.getvalue()) < 60_000
+    with pytest.raises(ValueError, match='3 values for 2'): plot_pass_at_k({'base': BAND}, [1, 4])
+
+
+@given(st.lists(st.floats(-.5, 1.5), min_size=1, max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_labels_never_overlap(heights):
+    moved = spread(heights, .08)
+    assert (np.diff(np.sort(moved)) >= .08 - 1e-9).all() and moved.min() >= -1e-9 and moved.max() <= 1 + 1e-9
+    order = np.argsort(heights, kind='stable')
+    assert (np.diff(moved[order]) > 0).all()
+
+
+def test_style_leaves_no_trace():
+    before = dict(plt.rcParams)
+    with style(**{'font.size': 20}): assert plt.rcParams['font.size'] == 20
+    plot_difference({'grpo': BAND}, [1, 2, 4])
+    assert dict(plt.rcParams) == before
+
+
+def made_up_metrics(seed=0, steps=30):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({'step': np.arange(1, steps + 1), 'accuracy': np.linspace(.2, .5, steps) + .01 * rng.normal(size=steps), 'entropy': np.linspace(.9, .3, steps)})
+
+
+def test_training_pictures():
+    runs = [SimpleNamespace(method=m, seed=s, metrics=made_up_metrics(s, 30 - 5 * s)) for m in ('grpo', 'rloo') for s in range(2)]
+    ax = plot_training(runs, 'accuracy')
+    assert len(ax.lines) == 2 and ax.lines[0].get_xdata().max() == 25       # steps that all seeds have
+    assert len(plot_entropy(runs).axes) == 2 and plot_by_position({'base': [1, .5, np.nan]}).texts[0].get_text() == 'base'
+    with pytest.raises(ValueError, match='it has step, accuracy, entropy'): plot_training(runs, 'loss')
+    assert label_lines(ax, {}) is ax
+
+
+# ---- comparison of runs ----
+
+def made_up_evaluation(p, seed=0, step=0, n=64, order=None, **fields):
+    keys, counts = np.array([f'demo|{i}' for i in range(len(p))]), np.random.default_rng((seed, step)).binomial(n, p)
+    order = np.arange(len(p)) if order is None else order
+    return SimpleNamespace(**{**dict(step=step, task='demo', keys=tuple(keys[order]), num_samples=np.full(len(p), n), num_correct=counts[order], seed=seed, model='tiny', extras={}), **fields})
+
+
+P = np.random.default_rng(5).beta(.6, 1.8, size=40)
+
+
+def made_up_run(method='grpo', seed=0, gain=.1, **fields):
+    base, p = made_up_evaluation(P), np.clip(P + gain, 0, 1)
+    evaluations = {0: base, **{step: made_up_evaluation(P + (p - P) * step / 30, seed + 100, step) for step in (10, 20, 30)}}
+    return SimpleNamespace(**{**dict(method=method, seed=seed, model='tiny', task='demo', base=base, final=evaluations[30], evaluations=evaluations, metrics=made_up_metrics(seed)), **fields})
+
+
+def altered(x, **fields): return SimpleNamespace(**{**vars(x), **fields})
+
+
+def test_crossed_interval_reduces_to_t():
+    x = np.random.default_rng(0).normal(.1, .3, size=(25, 1))
+    ours, reference = crossed_interval(x), stats.ttest_1samp(x[:, 0], 0)
+    assert ours.p[0] == pytest.approx(reference.pvalue, abs=1e-10) and ours.low[0] == pytest.approx(reference.confidence_interval().low)
+    y = x + np.random.default_rng(1).normal(.1, .1, size=(25, 1))
+    assert crossed_interval(y, x).p[0] == pytest.approx(stats.ttest_rel(y[:, 0], x[:, 0]).pvalue, abs=1e-10)
+
+
+def test_p_value_agrees_with_interval():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        a, b = rng.normal(.08, .3, size=(4, 20, 3)), rng.normal(0, .3, size=(3, 20, 3))
+        e = crossed_interval(a, b)
+        assert np.array_equal(e.p < .05, (e.low > 0) | (e.high < 0))
+
+
+def test_degenerate_intervals():
+    same = crossed_interval(np.ones((5, 2)), np.ones((5, 2)))
+    assert (same.p == 1).all() and (same.low == 0).all()
+    assert (crossed_interval(np.ones((5, 2))).p < 1e-10).all()
+    with pytest.raises(ValueError, match='two problems'): crossed_interval(np.ones((3, 1, 2)))
+
+
+def test_difference_covers_truth():
+    "Paired difference of two methods with seed effects: 200 worlds, nominal 95%."
+    def values(rng, ease, shift, seeds):
+        p = 1 / (1 + np.exp(-(1.5 * ease + shift + .4 * rng.normal(size=(seeds, 1)) + .3 * rng.normal(size=(seeds, len(ease))))))
+        return p, pass_at_k(64, rng.binomial(64, p), [1, 8])
+    rng = np.random.default_rng(0)
+    ease = rng.normal(-1.5, 1.5, size=(2000, 200))
+    worlds = [np.mean([[(1 - (1 - values(rng, e, shift, 1)[0])**k).mean() for k in (1, 8)] for e in ease], axis=0) for shift in (1., .5)]
+    truth, hits, inside = worlds[0] - worlds[1], [], []
+    for seed in range(200):
+        rng = np.random.default_rng((1, seed))
+        ease = rng.normal(-1.5, 1.5, size=60)
+        a, b = values(rng, ease, 1., 5)[1], values(rng, ease, .5, 5)[1]
+        for out, e in ((hits, crossed_interval(a, b)), (inside, hierarchical_interval(a, b, resamples=200, seed=seed))): out.append((e.low <= truth) & (truth <= e.high))
+    assert .92 <= np.mean(hits) <= .99 and .85 <= np.mean(inside) <= .98
+
+
+def test_holm():
+    assert np.allclose(holm([.01, .04, .03, .5]), [.04, .09, .09, .5]) and np.allclose(holm([.9, .8]), [1, 1]) and len(holm([])) == 0
+
+
+def test_table_and_differences():
+    runs = [made_up_run('grpo', s, .15) for s in range(5)] + [made_up_run('rloo', s, .0) for s in range(5)]
+    c = compare(runs)
+    assert list(c.counts) == ['base', 'grpo', 'rloo'] and c.ks == (1, 4, 16, 64) and c.counts['base'][0].shape == (1, 40)
+    assert c.table[1]['mean']['grpo'] == pytest.approx(np.mean([r.final.num_correct.mean() / 64 for r in runs[:5]]))
+    assert c.table[('note', '')].tolist() == ['untrained', '', ''] and c.table[('seeds', '')].tolist() == [0, 5, 5]
+    d = c.differences().set_index(['method', 'k'])
+    assert d.loc[('grpo', 1), 'verdict'] == 'higher' and d.loc[('rloo', 1), 'verdict'] == 'no difference shown' and (d['p_holm'] >= d['p']).all()
+    against = c.differences('grpo', correction=None)
+    assert against['method'].unique().tolist() == ['rloo'] and 'p_holm' not in against
+    assert against['difference'][0] == pytest.approx(d.loc[('rloo', 1), 'difference'] - d.loc[('grpo', 1), 'difference'])
+    assert {'k', 'low', 'high', 'never'} == set(c.crossings()) and len(c.plot().axes) == 2
+    assert 'pass@64' in c._repr_html_() and 'no difference shown' in c._repr_html_() and 'grpo' in repr(c)
+    with pytest.raises(ValueError, match="no runs of 'ppo'"): c.differences('ppo')
+
+
+def test_bootstrap_intervals_agree_roughly():
+    runs = [made_up_run('grpo', s, .15) for s in range(10)]
+    t, b = (compare(runs, interval=i).table[4] for i in ('t', 'bootstrap'))
+    assert t['mean'].equals(b['mean']) and np.allclose(t['high'] - t['low'], b['high'] - b['low'], rtol=.2)
+    assert 'bootstrap interval' in repr(compare(runs, interval='bootstrap'))
+
+
+def test_few_seeds_get_no_verdict():
+    one = compare([made_up_run('grpo', 0, .3)])
+    assert one.table[('note', '')]['grpo'] == 'one seed: no verdict' and (one.differences()['verdict'] == 'one seed: no verdict').all()
+    three = compare([made_up_run('grpo', s, .3) for s in range(3)])
+    assert (three.differences()['verdict'] == '3 seeds: no verdict yet').all()
+
+
+def test_order_of_problems_is_irrelevant():
+    plain, order = [made_up_run('grpo', s) for s in range(3)], np.random.default_rng(0).permutation(40)
+    e = plain[1].final
+    shuffled = altered(e, keys=tuple(np.array(e.keys)[order]), num_correct=torch.tensor(e.num_correct[order]), num_samples=torch.tensor(e.num_samples[order]))
+    a, b = compare(plain), compare([plain[0], altered(plain[1], final=shuffled), plain[2]])
+    assert np.array_equal(a.counts['grpo'][1], b.counts['grpo'][1])
+
+
+def test_base_is_pooled_over_sampling_seeds():
+    fresh = made_up_evaluation(P, seed=9)
+    runs = [made_up_run('grpo', 0), made_up_run('grpo', 1), made_up_run('grpo', 2, base=fresh)]
+    n, c = compare(runs).counts['base']
+    assert (n == 128).all() and np.array_equal(c[0], runs[0].base.num_correct + fresh.num_correct)
+    no_base = compare([altered(r, base=None) for r in runs[:2]] + [made_up_run('rloo', 0, base=None)])
+    assert list(no_base.counts) == ['grpo', 'rloo'] and no_base.differences()['method'].unique().tolist() == ['rloo']
+    with pytest.raises(ValueError, match='crossings need the base'): no_base.crossings()
+    assert no_base.plot() is not None
+
+
+@pytest.mark.parametrize('change, message', [
+    ({'task': 'sat'}, 'one task'), ({'model': 'other'}, 'one model'), ({'seed': 0}, 'more than one run'), ({'method': 'base'}, "may not be called 'base'"),
+    ({'final': made_up_evaluation(P[:30])}, '10 of 40 are missing'), ({'final': made_up_evaluation(P, extras={'temperature': .6})}, 'temperature'),
+    ({'final': made_up_evaluation(P, keys=('demo|0',) * 40)}, 'twice')])
+def test_refusals(change, message):
+    with pytest.raises(ValueError, match=message): compare([made_up_run(seed=0), altered(made_up_run(seed=1), **change)])
+
+
+def test_more_refusals():
+    with pytest.raises(ValueError, match='at least one run'): compare([])
+    with pytest.raises(ValueError, match='interval must'): compare([made_up_run()], interval='z')
+    with pytest.raises(ValueError, match='correction must'): compare([made_up_run()]).differences(correction='bonferroni')
+    with pytest.raises(ValueError, match='needs at least 1000 samples'): compare([made_up_run()], ks=[1000]).table
+
+
+def test_label_tells_variants_apart():
+    c = compare([made_up_run('grpo', 0, lr=1e-4), made_up_run('grpo', 0, lr=1e-5)], label=lambda run: f'{run.method} {run.lr:g}')
+    assert list(c.counts) == ['base', 'grpo 0.0001', 'grpo 1e-05']
+
+
+def test_equal_reward():
+    slow = made_up_metrics(3).assign(accuracy=lambda m: .2 + .004 * m['step'])
+    runs = [made_up_run('grpo', 0), made_up_run('grpo', 1), made_up_run('rloo', 0, metrics=slow)]
+    reached = reached_step(runs[0].metrics, .35)
+    c = compare(runs, at_reward=.35)
+    assert c.missing == ('rloo (seed 0)',) and c.steps['reached'][0] == reached and 'left out: rloo (seed 0)' in repr(c)
+    assert c.steps['evaluated'].tolist() == [20, 20] and np.array_equal(c.counts['grpo'][1][0], runs[0].evaluations[20].num_correct)
+    assert compare(runs, at_reward=.25).steps.set_index('method').loc['rloo', 'reached'] > 12
+    with pytest.raises(ValueError, match='none reaches a training accuracy of 0.9'): compare(runs, at_reward=.9)
+    with pytest.raises(ValueError, match='no column'): compare(runs, at_reward=.3, metric='acc')
+
+
+def test_reached_step():
+    metrics = pd.DataFrame({'step': [5, 10, 15, 20], 'accuracy': [.1, .9, .1, .9]})
+    assert reached_step(metrics, .5, smooth=2) == 10 and reached_step(metrics, .6, smooth=2) is None and reached_step(metrics, .8, smooth=1) == 10

@@ -1,0 +1,151 @@
+"Rules that every notebook keeps: executed, readable, small functions, no trace of a machine."
+import ast, json, re
+from pathlib import Path
+import nbformat, pytest
+
+TOP = Path(__file__).resolve().parents[1]
+NOTEBOOKS = [p for folder in ('nbs', 'tutorials') for p in sorted((TOP/folder).rglob('*.ipynb'))
+             if not any(part.startswith(('_', '.')) for part in p.relative_to(TOP).parts)]
+TEMPLATE = TOP/'nbs'/'_method_template.ipynb'
+PACKAGE = [f for f in sorted((TOP/'rl4llm').rglob('*.py')) if f.name not in ('__init__.py', '_modidx.py')]
+HEADINGS = ('Idea and formula', 'Code', 'By hand', 'Identities', 'See it', 'At scale', 'Differs from the paper')
+MACHINE = re.compile(r'(?<![\w.:/])/(tmp|root|home|Users|work|opt|var|private)/\w')
+INSTALL = re.compile(r'(pip3?|conda|uv|apt|apt-get)\s+install\b')
+LONGER = {'rl4llm.training.loop.train': 45}    # the loop alone may be longer
+
+every_notebook = pytest.mark.parametrize('path', NOTEBOOKS + [TEMPLATE], ids=lambda p: str(p.relative_to(TOP)))
+every_module = pytest.mark.parametrize('path', PACKAGE, ids=lambda p: str(p.relative_to(TOP)))
+
+
+def code_cells(path): return [c for c in nbformat.read(path, 4).cells if c.cell_type == 'code' and c.source.strip()]
+def directives(cell): return set(re.findall(r'^#\|\s*(\w+)', cell.source, re.MULTILINE))
+
+
+def statements(cell):
+    "Top-level statements of a cell; None where it is not Python (a magic, a shell command)."
+    try: return ast.parse(cell.source).body
+    except SyntaxError: return None
+
+
+def only_imports(cell):
+    body = statements(cell)
+    return bool(body) and all(isinstance(s, (ast.Import, ast.ImportFrom)) for s in body)
+
+
+def shown(cell):
+    "Whether a reader sees this cell as code that does something: neither exported nor hidden nor imports alone."
+    return not directives(cell) & {'export', 'exporti', 'exports', 'hide', 'default_exp', 'eval'} and not only_imports(cell)
+
+
+def outputs_as_text(path):
+    "Source and outputs of a notebook as one text, pictures left out."
+    nb = nbformat.read(path, 4)
+    for cell in nb.cells:
+        for output in cell.get('outputs', []):
+            for kind in [k for k in output.get('data', {}) if k.startswith(('image/png', 'image/jpeg'))]: del output['data'][kind]
+    return json.dumps(nb)
+
+
+def test_there_are_notebooks(): assert len(NOTEBOOKS) > 10
+
+
+@every_notebook
+def test_is_executed_without_error(path):
+    cells = code_cells(path)
+    errors = [o['ename'] for c in cells for o in c.outputs if o.output_type == 'error']
+    assert not errors and any(c.outputs for c in cells), f'errors {errors}; execute it: make notebooks NB={path.relative_to(TOP)}'
+
+
+@every_notebook
+def test_most_cells_show_something(path):
+    cells = [c for c in code_cells(path) if shown(c)]
+    silent = [c.source.split('\n')[0] for c in cells if not c.outputs]
+    assert len(silent) <= max(1, 0.3*len(cells)), f'{len(silent)} of {len(cells)} visible code cells show nothing: {silent}'
+
+
+def test_most_cells_of_the_library_show_something():
+    cells = [c for path in NOTEBOOKS for c in code_cells(path) if shown(c)]
+    assert sum(bool(c.outputs) for c in cells) >= 0.7*len(cells)
+
+
+@every_notebook
+def test_imports_stand_alone(path):
+    for cell in code_cells(path):
+        body = statements(cell)
+        imports = [s for s in body or () if isinstance(s, (ast.Import, ast.ImportFrom))]
+        assert not imports or len(imports) == len(body), f'imports mixed with other code:\n{cell.source[:200]}'
+
+
+@every_notebook
+def test_no_trace_of_a_machine(path):
+    found = MACHINE.search(outputs_as_text(path))
+    assert not found, f'holds a path of a machine: ...{outputs_as_text(path)[max(0, found.start() - 40):found.end() + 40]}...'
+
+
+@every_notebook
+def test_nothing_is_installed(path):
+    for cell in code_cells(path):
+        calls = [line for line in cell.source.split('\n') if line.lstrip().startswith(('!', '%')) and INSTALL.search(line)]
+        assert not calls and not re.search(r'subprocess.*' + INSTALL.pattern, cell.source), f'installs something: {cell.source[:200]}'
+
+
+@every_notebook
+def test_begins_with_a_title_and_explains(path):
+    cells = nbformat.read(path, 4).cells
+    assert cells[0].cell_type == 'markdown' and cells[0].source.startswith('# '), 'the first cell is the title'
+    prose = sum(c.cell_type == 'markdown' for c in cells)
+    assert prose >= len(cells)/6, f'{prose} of {len(cells)} cells are prose'
+
+
+@every_notebook
+def test_a_method_has_the_headings_in_order(path):
+    cells = nbformat.read(path, 4).cells
+    if not any(c.cell_type == 'code' and 'export' in directives(c) and re.search(r'^add_recipe\(', c.source, re.MULTILINE) for c in cells): return
+    headings = iter([line[3:].strip() for c in cells if c.cell_type == 'markdown' for line in c.source.split('\n') if line.startswith('## ')])
+    missing = [h for h in HEADINGS if h not in headings]
+    assert not missing, f'missing or out of order: {missing}'
+
+
+@pytest.mark.slow
+def test_the_template_runs_as_it_is():
+    from nbclient import NotebookClient
+    cells = NotebookClient(nbformat.read(TEMPLATE, 4), timeout=300, resources={'metadata': {'path': str(TOP/'nbs'/'advantages')}}).execute().cells
+    assert sum(bool(c.get('outputs')) for c in cells) > 5
+
+
+# -- the package as exported
+
+def functions(path):
+    "(dotted name, node) of every function and method of a module."
+    module = '.'.join(path.relative_to(TOP).with_suffix('').parts)
+    return [(f'{module}.{n.name}', n) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def body_lines(node):
+    "Lines of a function's body, docstring not counted."
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+@every_module
+def test_functions_are_short(path):
+    long = {name: body_lines(n) for name, n in functions(path) if body_lines(n) > LONGER.get(name, 25)}
+    assert not long
+
+
+@every_module
+def test_few_positional_arguments(path):
+    many = {name: len(n.args.args) for name, n in functions(path) if len([a for a in n.args.args if a.arg not in ('self', 'cls')]) > 5}
+    assert not many, 'at most five; put knobs after the star'
+
+
+@every_module
+def test_public_things_have_a_docstring(path):
+    bare = [n.name for n in ast.parse(path.read_text()).body
+            if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith('_') and not ast.get_docstring(n)]
+    assert not bare
+
+
+def test_the_median_function_is_short():
+    lines = sorted(body_lines(n) for path in PACKAGE for _, n in functions(path))
+    assert lines[len(lines)//2] <= 8

@@ -1,0 +1,172 @@
+"The exact oracle: its own identities on many small trees, and every registered stage that claims an exact gradient."
+import pytest, torch
+from hypothesis import given, settings, strategies as st
+from rl4llm.core.registry import stages, use
+from rl4llm.oracle.estimators import check, estimator_of, group_gradients, one_gradient
+from rl4llm.oracle.tabular import (TokenTree, exact_advantages, exact_entropy, exact_gradient, exact_kl, exact_objective, exact_pass_at_k, exact_value,
+                                   exact_values, random_logits, regularised_optimum, sequence_logps, state_entropy, state_kl, token_scores, tree_rewards, visit_probs)
+
+TREE = TokenTree(vocab=3, length=3, eos=0)
+RIGHT = tree_rewards(TREE, lambda s: sum(s) == 3)
+GRADED = tree_rewards(TREE, lambda s: sum(s) / 6)
+LOGITS = random_logits(TREE, seed=3)
+
+
+def close(a, b, atol=1e-10): return torch.allclose(torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64), rtol=0, atol=atol)
+
+
+@st.composite
+def worlds(draw):
+    "A small tree, a policy on it, and rewards of either sign."
+    vocab, length = draw(st.sampled_from([(2, 1), (2, 3), (3, 2), (3, 3), (4, 2), (5, 2)]))
+    tree, seed = TokenTree(vocab, length, draw(st.sampled_from([None, 0, vocab - 1]))), draw(st.integers(0, 999))
+    rewards = torch.randn(len(tree.sequences), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return tree, random_logits(tree, seed=seed, scale=draw(st.sampled_from([0.0, 1.0, 3.0]))), rewards
+
+
+@given(worlds())
+@settings(max_examples=40, deadline=None)
+def test_probabilities_and_chain_rules(world):
+    tree, z, _ = world
+    ref = random_logits(tree, seed=1)
+    assert abs(sequence_logps(tree, z).exp().sum() - 1) < 1e-12
+    assert close(visit_probs(tree, z) @ state_entropy(tree, z), exact_entropy(tree, z))
+    assert close(visit_probs(tree, z) @ state_kl(tree, z, ref), exact_kl(tree, z, ref)) and exact_kl(tree, z, ref) >= -1e-12
+
+
+@given(worlds())
+@settings(max_examples=40, deadline=None)
+def test_three_ways_to_the_gradient(world):
+    tree, z, r = world
+    g, p, scores = exact_gradient(tree, z, r), sequence_logps(tree, z).exp(), token_scores(tree, z)
+    assert close(torch.einsum('s,s,stcv->cv', p, r, scores), g, 1e-12)
+    assert close(torch.einsum('s,st,stcv->cv', p, exact_advantages(tree, z, r), scores), g, 1e-12)
+    step = torch.randn(z.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 1e-5
+    difference = exact_objective(tree, z + step, r) - exact_objective(tree, z - step, r)
+    assert close(difference, 2 * (g * step).sum(), 1e-12)
+
+
+@given(worlds())
+@settings(max_examples=30, deadline=None)
+def test_values_are_a_martingale(world):
+    tree, z, r = world
+    values = dict(zip(tree.prefixes, exact_values(tree, z, r)))
+    for c, prefix in enumerate(tree.prefixes):
+        children = torch.stack([exact_value(tree, z, r, (*prefix, v)) for v in range(tree.vocab)])
+        assert close(z[c].softmax(0) @ children, values[prefix])
+
+
+@given(worlds(), st.sampled_from([0.1, 1.0, 10.0]))
+@settings(max_examples=30, deadline=None)
+def test_regularised_optimum(world, beta):
+    tree, z, r = world
+    best, J = regularised_optimum(tree, z, r, beta=beta)
+    other = random_logits(tree, seed=7)
+    assert close(J - exact_objective(tree, other, r, ref=z, beta=beta), beta * exact_kl(tree, other, best), 1e-9)
+    assert exact_gradient(tree, best, r, ref=z, beta=beta).abs().max() < 1e-9
+
+
+def test_pass_at_k_by_enumeration():
+    p, rows = sequence_logps(TREE, LOGITS).exp(), torch.arange(len(RIGHT))
+    for k in (1, 2, 3):
+        groups = torch.cartesian_prod(*[rows] * k).view(-1, k)
+        assert close((p[groups].prod(1) * RIGHT[groups].any(1)).sum(), exact_pass_at_k(TREE, LOGITS, RIGHT, k), 1e-12)
+
+
+@pytest.mark.parametrize('call, word', [
+    (lambda: TokenTree(vocab=1), 'vocab'), (lambda: TokenTree(3, 2, eos=5), 'eos'), (lambda: TokenTree(11, 3), '1024'),
+    (lambda: exact_objective(TREE, LOGITS[:2], RIGHT), 'logits'), (lambda: exact_objective(TREE, LOGITS, RIGHT[:2]), 'rewards'),
+    (lambda: exact_value(TREE, LOGITS, RIGHT, (0, 1)), 'starts with'), (lambda: regularised_optimum(TREE, LOGITS, RIGHT, beta=0.0), 'beta'),
+    (lambda: exact_pass_at_k(TREE, LOGITS, GRADED, 2), 'threshold'), (lambda: check(use('rloo'), TREE, LOGITS, RIGHT, group=8), 'samples=')])
+def test_refusals_say_what_was_wrong(call, word):
+    with pytest.raises(ValueError, match=word): call()
+
+
+CLAIMS = sorted(n for n, s in stages('advantage').items() if s.unbiased and not s.needs)
+OTHERS = sorted(n for n, s in stages('advantage').items() if s.unbiased is False and not s.needs)
+
+
+def scales(name, tree, group):
+    "Checks of a stage at a policy that is mostly wrong and at one that is mostly right."
+    right, z = tree_rewards(tree, lambda s: s[0] == 1), random_logits(tree, seed=3)
+    return [check(use(name), tree, regularised_optimum(tree, z, right * odds, beta=1.0)[0], right, group=group) for odds in (-3.0, 3.0)]
+
+
+@pytest.mark.parametrize('name', CLAIMS)
+@pytest.mark.parametrize('tree, group', [(TREE, 2), (TREE, 3), (TokenTree(2, 2), 4)], ids=str)
+def test_claims_of_exact_gradients_hold(name, tree, group):
+    "A stage registered `unbiased=True` gives the exact gradient up to one constant, the same for hard and easy prompts."
+    hard, easy = scales(name, tree, group)
+    assert hard.aligned and easy.aligned and close(hard.scale, easy.scale, 1e-8), (hard, easy)
+
+
+def test_the_claim_test_would_catch_grpo():
+    hard, easy = scales('grpo', TokenTree(2, 2), 4)
+    assert hard.aligned and easy.aligned and abs(hard.scale - easy.scale) > 1e-3
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_denied_claims_are_really_biased(name): assert not check(use(name), TREE, LOGITS, GRADED, group=3).unbiased
+
+
+def test_known_factors():
+    found = {n: check(use(n), TREE, LOGITS, RIGHT, group=3) for n in ('rloo', 'dr_grpo', 'positive', 'negative', 'weighted_reinforce')}
+    assert found['rloo'].unbiased and close(found['dr_grpo'].scale, 2 / 3) and close(found['weighted_reinforce'].scale, 1.1)
+    assert close(found['positive'].mean, found['negative'].mean, 1e-12)
+    assert close(check(use('dr_grpo'), TREE, LOGITS, GRADED, group=2).scale, 1 / 2)
+
+
+def test_dropped_rows_change_the_weight_of_a_prompt():
+    q, drop = exact_objective(TREE, LOGITS, RIGHT), use('drop_zero_rows')
+    assert close(check(use('positive'), TREE, LOGITS, RIGHT, group=3, select=drop).scale, (1 - (1 - q) ** 3) / q)
+    assert close(check(use('negative'), TREE, LOGITS, RIGHT, group=3, select=drop).scale, (1 - q ** 3) / (1 - q))
+
+
+@pytest.mark.parametrize('mode, exact', [('token-mean', False), ('seq-mean-token-mean', False), ('seq-mean-token-sum', True), ('seq-mean-token-sum-norm', True)])
+def test_length_bias_of_each_aggregation(mode, exact):
+    "Only the first token earns a reward, so no later logit should move."
+    z, first = random_logits(TREE, seed=0, scale=0.0), tree_rewards(TREE, lambda s: s[0] == 1)
+    later = check(use('rloo'), TREE, z, first, group=2, aggregate=use('aggregate', mode=mode)).mean[1:]
+    assert (later.abs().max() < 1e-12) == exact
+
+
+@pytest.mark.parametrize('stages_', [dict(), dict(objective=use('ppo_clip')), dict(select=use('drop_zero_rows'), aggregate=use('aggregate', mode='token-mean')),
+                                     dict(aggregate=use('aggregate', mode='seq-mean-token-mean'))], ids=['plain', 'clip', 'drop', 'length'])
+def test_fast_and_literal_gradients_agree(stages_):
+    est, rows = estimator_of(use('weighted_reinforce'), **stages_), torch.arange(len(RIGHT))
+    pairs, old = torch.cartesian_prod(rows, rows), random_logits(TREE, seed=4)
+    literal = torch.stack([one_gradient(est, TREE, LOGITS, RIGHT, i, old=old) for i in pairs])
+    assert close(group_gradients(est, TREE, LOGITS, RIGHT, pairs, old=old), literal, 1e-12)
+
+
+def test_stages_that_mix_groups_are_noticed():
+    def batch_mean(rewards, group): return rewards - rewards.mean()
+    assert close(check(batch_mean, TREE, LOGITS, RIGHT, group=2).scale, 1 / 2)
+    with pytest.raises(ValueError, match='influence each other'): check(batch_mean, TokenTree(3, 3), random_logits(TokenTree(3, 3), seed=0), torch.arange(27.), group=3)
+
+
+def test_sequence_importance_ratio_is_exact_off_policy_and_clipping_is_not():
+    def sequence_ratio(logp, logp_old, adv, mask): return -((logp - logp_old) * mask).sum(1, keepdim=True).detach().exp() * adv * logp * mask
+    old = random_logits(TREE, seed=5)
+    assert check(use('rloo'), TREE, LOGITS, GRADED, old=old, objective=sequence_ratio).unbiased
+    assert not check(use('rloo'), TREE, LOGITS, GRADED, old=old, objective=use('ppo_clip')).unbiased
+
+
+def test_sampled_check_agrees_with_the_enumerated_one():
+    whole, some = (check(use('grpo'), TREE, LOGITS, GRADED, group=2, samples=n) for n in (None, 20_000))
+    assert whole.exact and not some.exact and ((some.mean - whole.mean).abs() <= 4 * some.stderr + 1e-12).all()
+    assert abs(some.variance / whole.variance - 1) < 0.1 and check(use('rloo'), TREE, LOGITS, GRADED, group=8, samples=20_000).unbiased
+    assert check(use('rloo'), TREE, LOGITS, GRADED, group=8, samples=500, seed=1).mean.equal(check(use('rloo'), TREE, LOGITS, GRADED, group=8, samples=500, seed=1).mean)
+
+
+def test_unscored_rows_have_no_share():
+    "A sequence whose reward is nan acts as if it had not been drawn: constant baselines stay exact for the rest."
+    holes = RIGHT.clone()
+    holes[4] = torch.nan
+    found = check(use('reinforce', baseline=0.5), TREE, LOGITS, holes, target=exact_gradient(TREE, LOGITS, (RIGHT - 0.5).where(~holes.isnan(), torch.tensor(0.0, dtype=torch.float64))))
+    assert found.unbiased
+
+
+def test_results_show_themselves():
+    found = check(use('grpo', eps=0.0), TREE, LOGITS, GRADED)
+    assert 'grpo(eps=0.0)' in found._repr_html_() and 'biased' in repr(found) and '15 sequences' in TREE._repr_html_()

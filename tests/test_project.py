@@ -1,0 +1,131 @@
+"The house around the library: package, README, versions, commands, names."
+import ast, importlib.metadata as metadata, importlib.util, pkgutil, re, subprocess, tomllib
+from pathlib import Path
+import pytest
+from packaging.requirements import Requirement
+import rl4llm
+
+TOP = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((TOP/'pyproject.toml').read_text())
+PAGES = ('README.md', 'CONTRIBUTING.md')
+
+
+def modules():
+    "Every generated module: (dotted name, file)."
+    package = TOP/'rl4llm'
+    files = [f for f in sorted(package.rglob('*.py')) if f.name not in ('__init__.py', '_modidx.py')]
+    return [('.'.join(f.relative_to(TOP).with_suffix('').parts), f) for f in files]
+
+
+def defined(file):
+    "Public functions and classes that a module defines at its top level."
+    return [n.name for n in ast.parse(file.read_text()).body if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith('_')]
+
+
+# -- package and notebooks
+
+def test_every_module_names_a_notebook_that_is_there():
+    for name, file in modules():
+        source = re.search(r'File to edit: (\S+\.ipynb)', file.read_text())
+        assert source, f'{name} was not written by nbdev'
+        assert (file.parent/source[1]).resolve().is_file(), f'{name}: its notebook {source[1]} is gone; remove the module'
+
+
+def test_every_package_resolves_names_lazily():
+    line = 'from rl4llm.core.lazy import attach; __getattr__, __dir__, __all__ = attach(__name__)'
+    for init in (TOP/'rl4llm').rglob('__init__.py'): assert init.read_text().strip().split('\n')[-1] == line, init
+
+
+def test_public_names_are_unique():
+    homes = {}
+    for module, file in modules():
+        for name in defined(file): homes.setdefault(name, []).append(module)
+    assert not {n: ms for n, ms in homes.items() if len(ms) > 1}
+
+
+def test_no_module_bears_the_name_of_a_function_beside_it():
+    for module, file in modules():
+        beside = {n for other, f in modules() if f.parent == file.parent for n in defined(f)}
+        assert file.stem not in beside, f'{module}: the package re-exports a function of that name'
+
+
+def test_every_public_name_resolves_from_the_top():
+    for module, file in modules():
+        for name in defined(file):
+            if name not in {m.name for m in pkgutil.iter_modules(rl4llm.__path__)}: assert getattr(rl4llm, name).__name__ == name
+
+
+# -- versions and metadata
+
+def test_version_and_console_script():
+    assert metadata.version('rl4llm') == rl4llm.__version__
+    scripts = [e for e in metadata.entry_points(group='console_scripts') if e.name == 'rl4llm']
+    assert scripts and callable(scripts[0].load())
+
+
+def test_the_command_answers_help():
+    done = subprocess.run(['rl4llm', '--help'], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and 'demo' in done.stdout and 'doctor' in done.stdout
+
+
+def test_pins_fit_the_requirements():
+    pins = {r.name.lower(): r for r in map(Requirement, (l for l in (TOP/'constraints.txt').read_text().splitlines() if l and l[0] != '#'))}
+    extras = PROJECT['project']['optional-dependencies']
+    for need in map(Requirement, PROJECT['project']['dependencies'] + extras['lab'] + extras['dev']):
+        pin = pins.get(need.name.lower())
+        assert pin, f'constraints.txt does not pin {need.name}'
+        version = next(iter(pin.specifier)).version
+        assert need.specifier.contains(version, prereleases=True), f'{pin} does not fit {need}'
+
+
+def test_licence():
+    text = (TOP/'LICENSE').read_text()
+    assert 'Apache License' in text and 'Version 2.0' in text and PROJECT['project']['license'] == 'Apache-2.0'
+
+
+def test_the_tiny_model_is_small():
+    size = sum(f.stat().st_size for f in (TOP/'rl4llm'/'assets'/'tiny-v1').iterdir())
+    assert 0 < size < 5e6, f'the embedded model takes {size/1e6:.1f} MB'
+
+
+# -- pages
+
+def converter():
+    spec = importlib.util.spec_from_file_location('readme', TOP/'nbs'/'_readme.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_readme_is_in_step_with_its_notebook():
+    text, pictures = converter().readme()
+    assert (TOP/'README.md').read_text() == text, 'README.md is not what nbs/index.ipynb says: run make readme'
+    for name, data in pictures.items(): assert (TOP/name).read_bytes() == data, f'{name}: run make readme'
+
+
+def test_readme_links_are_moved_to_the_top():
+    rooted = converter().rooted
+    assert rooted('[a](core) ![b](images/x.png) [c](../LICENSE)') == '[a](nbs/core) ![b](nbs/images/x.png) [c](LICENSE)'
+    assert rooted('[a](https://x.org/y) [b](#part) <img src="images/x.png">') == '[a](https://x.org/y) [b](#part) <img src="nbs/images/x.png">'
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_links_of_a_page_lead_somewhere(page):
+    text = re.sub(r'```.*?```', '', (TOP/page).read_text(), flags=re.DOTALL)
+    for link in re.findall(r'\]\(([^)\s]+)\)', text) + re.findall(r'src="([^"]+)"', text):
+        if not link.startswith(('http', '#')): assert (TOP/link.split('#')[0]).exists(), f'{page}: {link} is not there'
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_commands_of_a_page_exist(page):
+    text = (TOP/page).read_text()
+    targets = set(re.findall(r'^([a-z-]+):', (TOP/'Makefile').read_text(), re.MULTILINE))
+    named = set(re.findall(r'`make ([a-z-]+)', text)) | set(re.findall(r'^make ([a-z-]+)', text, re.MULTILINE))
+    assert named and named <= targets, f'{page} names make {", ".join(named - targets)}'
+
+
+def test_every_listed_target_would_run():
+    listed = subprocess.run(['make', '-s', 'help'], cwd=TOP, capture_output=True, text=True, check=True).stdout
+    targets = re.findall(r'make ([a-z-]+)', listed)
+    assert {'demo', 'lab', 'test', 'test-all', 'readme', 'notebooks'} <= set(targets)
+    for target in targets: assert subprocess.run(['make', '-n', target], cwd=TOP, capture_output=True).returncode == 0, target

@@ -1,0 +1,107 @@
+"Full-scale configurations: every shipped file is sound, and a wrong one is answered in one sentence."
+from copy import deepcopy
+import pytest, yaml
+from rl4llm.core.registry import recipe
+from rl4llm.scaling.config_files import HYPERPARAMETERS, LAUNCH, config_names, config_rows, configs, load_config, parse_config, read_config
+
+BASE = ('dr_grpo', 'grpo', 'negative', 'positive', 'reinforce', 'rloo', 'weighted_reinforce')
+
+
+def changed(section=None, /, **changes):
+    "The contents of the file `negative` with changes (in one section)."
+    data = deepcopy(read_config('negative'))
+    (data if section is None else data[section]).update(changes)
+    return data
+
+
+def test_there_is_a_file_for_every_base_recipe(): assert set(BASE) <= set(config_names())
+
+
+@pytest.mark.parametrize('name', config_names())
+def test_file_is_sound(name):
+    config = load_config(name)
+    assert config.name == name and recipe(config.recipe).name == config.recipe
+    assert all(source.strip() for _, _, source in config_rows(config))
+    assert config['model'] and config['learning_rate'] > 0 and config['num_generations'] > 1
+    assert config.differences, 'every file says how it differs from what was published'
+
+
+@pytest.mark.parametrize('name', config_names())
+def test_numbers_of_the_recipe_and_the_file_agree(name):
+    "Where the recipe clips, has a weight or a KL term, the file reports one, and the other way round."
+    config, here = load_config(name), recipe(load_config(name).recipe)
+    assert (config['epsilon'] is not None) == (here.objective.name == 'ppo_clip') or name == 'rloo'
+    if (weight := config['positive_weight']) is not None: assert here.advantage.info.fn.__kwdefaults__['weight'] == weight
+
+
+def test_paper_values_of_weighted_reinforce():
+    config = load_config('weighted_reinforce')
+    want = dict(learning_rate=1e-6, prompts_per_step=1024, num_generations=8, minibatch_prompts=256, temperature=1.0, epsilon=0.2,
+                beta=0.0, positive_weight=0.1, max_completion_length=3072, max_grad_norm=1.0, epochs=20)
+    assert {k: config[k] for k in want} == want and config.paper == 17
+
+
+def test_like_takes_over_and_says_so():
+    grpo, base = load_config('grpo'), load_config('negative')
+    assert grpo['learning_rate'] == base['learning_rate'] and grpo.hyperparameters['learning_rate'].source.startswith('as in negative: ')
+    assert grpo['entropy_coef'] is None and grpo['beta'] != base['beta']
+    assert load_config('weighted_reinforce').hyperparameters['learning_rate'].source == base.hyperparameters['learning_rate'].source
+
+
+@pytest.mark.parametrize('data, words', [
+    (changed(modle='x'), ["'modle'", "did you mean 'model'"]),
+    (changed('hyperparameters', learning_rte=dict(value=1.0, source='ours')), ["'learning_rte'", "did you mean 'learning_rate'"]),
+    (changed('hyperparameters', beta=dict(value=0.0)), ['beta', 'no source']),
+    (changed('hyperparameters', beta=dict(value=0.0, source='  ')), ['beta', 'no source']),
+    (changed('hyperparameters', beta=dict(value=0.0, sorce='ours')), ["'sorce'", "did you mean 'source'"]),
+    (changed('hyperparameters', beta=0.0), ['beta', 'value', 'source']),
+    (changed('hyperparameters', learning_rate=dict(value='1e-6', source='ours')), ["'1e-6'", '1.0e-6']),
+    (changed('hyperparameters', epochs=dict(value=2.5, source='ours')), ['2.5', 'whole number']),
+    (changed('hyperparameters', epochs=dict(value=True, source='ours')), ['True', 'whole number']),
+    (changed('hyperparameters', loss_type=dict(value='gspo', source='ours')), ["'gspo'", 'dapo']),
+    (changed('launch', use_vllm=dict(value='yes', source='ours')), ['use_vllm', 'true or false']),
+    (changed('hyperparameters', num_generations=dict(value=16, source='ours')), ['2048', '4096']),
+    (changed(recipe='negativ'), ["'negativ'", 'negative']),
+    (changed(notes='one'), ['notes', 'list of sentences']),
+    (changed(paper='seventeen'), ['paper', 'number of a paper']),
+    (changed(model='a name'), ['model', 'value', 'source']),
+    ({k: v for k, v in changed().items() if k != 'model'}, ["lacks the field 'model'"]),
+])
+def test_a_wrong_file_is_answered_in_one_sentence(data, words):
+    with pytest.raises(ValueError) as error: parse_config(data, 'mine.yaml')
+    message = str(error.value)
+    assert all(w in message for w in words) and '\n' not in message and ('mine.yaml' in message or 'rows' in message)
+
+
+def test_files_of_ones_own(tmp_path):
+    path = tmp_path/'mine.yaml'
+    path.write_text('name: mine\nrecipe: grpo\nlike: grpo\nhyperparameters:\n  learning_rate: {value: 2.0e-6, source: ours}\n')
+    assert load_config(path)['learning_rate'] == 2e-6 and load_config(str(path))['num_generations'] == load_config('grpo')['num_generations']
+    path.write_text('name: [1')
+    with pytest.raises(ValueError, match='mine.yaml is not YAML'): load_config(path)
+    path.write_text('- 1')
+    with pytest.raises(ValueError, match='holds list'): load_config(path)
+    path.write_text(f'name: mine\nrecipe: grpo\nlike: {path}\n')
+    with pytest.raises(ValueError, match='circle'): load_config(path)
+
+
+def test_unknown_names():
+    with pytest.raises(FileNotFoundError, match="did you mean 'dr_grpo'"): load_config('dr_gpro')
+    with pytest.raises(KeyError, match="did you mean 'learning_rate'"): load_config('grpo')['learning_rte']
+
+
+def test_the_table_has_a_row_a_file():
+    table = configs()
+    assert list(table.index) == config_names() and 'as in' not in load_config('negative')._repr_html_()
+    assert set(HYPERPARAMETERS).isdisjoint(LAUNCH)
+
+
+def test_files_hold_only_what_they_change():
+    "A file that is like another repeats none of its values."
+    from rl4llm.scaling.config_files import config_path
+    for name in config_names():
+        own = yaml.safe_load(config_path(name).read_text())
+        if 'like' not in own: continue
+        base = read_config(own['like'])
+        same = [k for section in ('hyperparameters', 'launch') for k, v in (own.get(section) or {}).items() if v and base.get(section, {}).get(k) == v]
+        assert not same, f'{name} repeats {same}'

@@ -1,0 +1,302 @@
+"""Verifiers on hostile text, splits, determinism, and the tokenizer: properties that hold for every registered task."""
+import itertools, json, random, re, time
+from dataclasses import asdict, replace
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+from rl4llm.tasks import countdown as C
+from rl4llm.tasks import (Item, all_solutions, canonical_steps, final_answer, first_dead_end, levels, outcomes, parse_literals, satisfying, saturn_difficulty, write_assignment,
+                          solvable, split_of, task, task_of, tasks, verify_countdown, verify_modular, verify_sat, wrong_value)
+from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
+
+NAMES = ['countdown', 'modular', 'sat']
+CASES = [(name, level) for name in NAMES for level in levels(name)]
+CHEAP = [(name, level) for name, level in CASES if (name, level) != ('countdown', 'extreme')]
+WORDS = st.sampled_from([w for w in vocabulary_list() if not w.startswith('<reserved')] + ['\n', ';', '\r\n', '<answer>', '</answer>', '=', '٣', '−', '１', '9' * 5000])
+SOUP = st.one_of(st.text(max_size=200), st.lists(WORDS, max_size=40).map(' '.join), st.text(alphabet='0123456789+-*/=; \n<>answer!abc', max_size=120))
+quick = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def some(name, level, seed=0): return task(name, level).draw(random.Random(seed))
+
+
+def reference(item, text):
+    "A second, deliberately different reading of each task's rule: does this text answer the item?"
+    tags = re.findall(r'</?answer>', text)
+    if tags: text = text.split('<answer>')[1].split('</answer>')[0] if tags == ['<answer>', '</answer>'] and not text.split('</answer>')[1].strip() else None
+    if text is None or len(text) > 2000: return False
+    if item.task == 'modular':
+        m, x, ups = item.data
+        for op, y in ups: x = {'+': x + y, '-': x - y, '*': x * y}[op] % m
+        return text.strip() == str(x)
+    if item.task == 'sat':
+        k, clauses = item.data
+        words = re.sub(r'!', ' ! ', text.replace(',', ' ')).split()
+        values, sign = [], True
+        for w in words:
+            if w == '!': sign = False; continue
+            if len(values) >= k or w != 'abcdefghijklmnopqrstuvwxyz'[len(values)]: return False
+            values.append(sign); sign = True
+        return len(values) == k and all(any((x > 0) == values[abs(x) - 1] for x in c) for c in clauses)
+    numbers, target, top, ops = item.data
+    have = list(numbers)
+    for line in text.strip().replace(';', '\n').splitlines():
+        if not line.strip(): continue
+        m = re.fullmatch(r'\s*(\d+)\s*([-+*/])\s*(\d+)\s*=\s*(\d+)\s*', line, re.ASCII)
+        if not m or m[2] not in ops or any(len(g) > 1 and g[0] == '0' for g in (m[1], m[3], m[4])) or max(map(len, m.groups())) > 9: return False
+        a, b, c = int(m[1]), int(m[3]), int(m[4])
+        if m[2] == '/' and (b == 0 or c * b != a) or m[2] != '/' and eval(f'{a}{m[2]}{b}') != c or not 0 <= c <= top: return False
+        for x in (a, b):
+            if x not in have: return False
+            have.remove(x)
+        have.append(c)
+    return have == [target]
+
+
+@pytest.mark.parametrize('name,level', CHEAP)
+@quick
+@given(text=SOUP)
+def test_any_text_is_judged_without_raising(name, level, text):
+    item, _ = some(name, level)
+    verdict = task_of(item).verify(item, text)
+    assert 0 <= verdict.score <= 1 and verdict.correct == (verdict.score == 1) == (verdict.first_error is None)
+    assert not verdict.correct or reference(item, text)
+    assert not verdict.correct or verdict.answer is not None
+    assert json.loads(json.dumps(asdict(verdict)))['correct'] == verdict.correct
+
+
+@pytest.mark.parametrize('name,level', CHEAP)
+@quick
+@given(seed=st.integers(0, 10**6), cut=st.integers(0, 80), swap=st.tuples(st.integers(0, 80), st.integers(0, 80)), word=WORDS, how=st.sampled_from('truncate swap repeat replace insert'.split()))
+def test_damaged_demonstrations_are_right_only_if_the_reference_says_so(name, level, seed, cut, swap, word, how):
+    item, good = some(name, level, seed)
+    w = good.split()
+    i, j, cut = swap[0] % len(w), swap[1] % len(w), cut % len(w)
+    if how == 'truncate': w = w[:cut]
+    if how == 'swap': w[i], w[j] = w[j], w[i]
+    if how == 'repeat': w = w + [';'] + w[cut:]
+    if how == 'replace': w[i] = word
+    if how == 'insert': w.insert(i, word)
+    text = ' '.join(w)
+    # a doubled or dangling separator is a fault for the verifier, layout for the reference: never accept more than it does
+    verdict = task_of(item).verify(item, text)
+    assert not verdict.correct or reference(item, text)
+    if name != 'countdown': assert verdict.correct == reference(item, text)
+
+
+@pytest.mark.parametrize('name,level', CASES)
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_right_answers_are_accepted_in_every_layout(name, level, seed):
+    if level == 'extreme' and name == 'countdown': item, good = replace(task(name, level), rare=1).draw(random.Random(seed))
+    else: item, good = some(name, level, seed)
+    t = task_of(item)
+    again = t.demonstrate(item, seed=seed) if not (name == 'countdown' and level == 'extreme') else good
+    tagged = good if '<answer>' in good else f'<answer> {good} </answer>'
+    for text in (good, again, f'  {good}\n', good.replace(' ; ', '\n'), good.replace(' ; ', ';'), good.replace(' ; ', ' ;\r\n'), 'Let me think; 1 = 2.\n' + tagged, tagged + '\n'):
+        assert t.verify(item, text).correct and reference(item, text), text
+    for text in (tagged + ' x', tagged + tagged, tagged.replace('</answer>', ''), f'<answer> {tagged} </answer>', '', '<answer></answer>', good + ' junk', good + ' ' + 'x' * 3000):
+        assert not t.verify(item, text).correct, text
+
+
+@pytest.mark.parametrize('name,level', CHEAP)
+def test_demonstrations_draws_and_items(name, level):
+    t, rng = task(name, level), random.Random(3)
+    for item, completion in [t.draw(rng) for _ in range(20)]:
+        assert item.task == name and t.verify(item, completion).correct and 0 < t.chance(item) <= 1
+        assert item.difficulty == pytest.approx(t.difficulty(item)) and task_of(item).difficulty(item) == pytest.approx(item.difficulty)
+        assert Item(**json.loads(json.dumps(asdict(item)))) == item and hash(item)
+        assert t.demonstrate(item, seed=5) == t.demonstrate(item, seed=5)
+        assert '<answer>' in t.prompt(item, 'text') and '<' not in t.prompt(item, 'text').replace('<answer>', '').replace('</answer>', '')
+
+
+@pytest.mark.parametrize('name,level', CHEAP)
+def test_samples_are_distinct_deterministic_and_split(name, level):
+    t, n = task(name, level), 20
+    found = {split: t.sample(n, seed=7, split=split) for split in ('train', 'valid', 'test')}
+    for split, items in found.items():
+        assert len({i.key for i in items}) == n and all(split_of(i.key) == split for i in items)
+    assert found['test'] == t.sample(n, seed=7, split='test') and found['test'] != t.sample(n, seed=8, split='test')
+    assert t.sample(5, seed=7, split='test') == found['test'][:5] and t.sample(0, seed=1) == []
+
+
+def test_splits_have_the_stated_shares():
+    shares = [split_of(f'countdown|{i}') for i in range(10_000)]
+    assert [shares.count(s) / 10_000 for s in ('test', 'valid', 'train')] == pytest.approx([.1, .1, .8], abs=.01)
+
+
+@given(st.permutations([3, 7, 9, 12]))
+def test_countdown_order_does_not_change_the_identity(numbers):
+    assert Item('countdown', (tuple(numbers), 35, 99, '+-*')).key == Item('countdown', ((3, 7, 9, 12), 35, 50, '+-')).key == 'countdown|3 7 9 12|35'
+
+
+@given(st.randoms())
+def test_sat_order_does_not_change_the_identity(rng):
+    item, _ = some('sat', 'standard')
+    clauses = [list(c) for c in item.data[1]]
+    for c in clauses: rng.shuffle(c)
+    rng.shuffle(clauses)
+    assert Item('sat', (item.data[0], clauses + clauses[:2])).key == item.key
+
+
+def test_modular_identity_ignores_the_sign_of_writing():
+    a, b = Item('modular', (13, 5, (('-', 4), ('*', 3)))), Item('modular', (13, 18, (('+', 9), ('*', 16))))
+    assert a.key == b.key and a.key != Item('modular', (13, 5, (('*', 3), ('-', 4)))).key
+
+
+HAND = Item('countdown', ((3, 4, 7, 9), 14, 99, '+-*'))
+@pytest.mark.parametrize('text,score,first,why', [
+    ('3 + 4 = 7 ; 7 + 7 = 14 ; 14 = 14', 2 / 4, 2, 'step 2'), ('3 + 4 = 7 ; 7 = 7', 1 / 4, 1, 'step 1'), ('3 + 4 = 7 ; 3 + 7 = 10', 1 / 4, 1, 'step 1'),
+    ('3 + 4 = 07', 0, 0, 'step 0'), ('03 + 4 = 7', 0, 0, 'step 0'), ('--3 + 4 = 1', 0, 0, 'step 0'), ('+3 + 4 = 7', 0, 0, 'step 0'), ('3 - 4 = -1', 0, 0, 'step 0'),
+    ('3 + 4 = 7', 1 / 4, 1, 'missing'), ('', 0, 0, 'step 0'), ('9 - 7 = 2 ; 2 + 4 = 6 ; 6 + 3 = 9', 3 / 4, 2, 'ends in 9'), ('3 + 4 = 8', 0, 0, 'step 0'),
+    ('4 / 4 = 1', 0, 0, 'step 0'), ('3 + 4 = 7 ; ', 1 / 4, 1, 'step 1'), ('3 + 4 = ٧', 0, 0, 'step 0'), ('9' * 1900 + ' + 4 = 7', 0, 0, 'step 0'), ('9' * 9999, 0, 0, 'no readable')])
+def test_countdown_hand_cases(text, score, first, why):
+    v = verify_countdown(HAND, text)
+    assert (v.correct, v.score, v.first_error) == (False, score, first) and why in v.reason
+
+
+def test_countdown_extra_steps_and_dead_ends():
+    item = Item('countdown', ((1, 2, 3), 6, 99, '+-*'))
+    good = '1 + 2 = 3 ; 3 + 3 = 6'
+    assert verify_countdown(item, good).correct and verify_countdown(item, good + ' ; 6 = 6').first_error == 2 and first_dead_end(item, good) is None
+    assert first_dead_end(HAND, '3 + 4 = 7 ; 7 + 7 = 14 ; 14 + 9 = 23') == 1 and not solvable((9, 14), 14)
+    assert first_dead_end(item, '2 - 1 = 1 ; 1 + 3 = 4') == 0 and first_dead_end(item, '2 - 1 = 2') == 0
+
+
+def brute(numbers, ops, top):
+    "Every canonical solution of every target, by permuting and splitting instead of pairing."
+    found = {}
+    def walk(left, steps):
+        if len(left) == 1: found.setdefault(left[0], set()).add(canonical_steps(steps)); return
+        for i, j in itertools.permutations(range(len(left)), 2):
+            a, b = left[i], left[j]
+            rest = [x for m, x in enumerate(left) if m not in (i, j)]
+            for op, c in (('+', a + b), ('-', a - b), ('*', a * b), ('/', a // b if b and a % b == 0 else -1)):
+                if op in ops and 0 <= c <= top: walk([*rest, c], [*steps, (a, op, b, c)])
+    walk(list(numbers), [])
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(numbers=st.lists(st.integers(0, 13), min_size=2, max_size=4), ops=st.sampled_from(['+-*', '+-*/', '-', '*+']), top=st.sampled_from([20, 99]))
+def test_outcomes_and_solutions_are_exhaustive(numbers, ops, top):
+    want, numbers = brute(numbers, ops, top), tuple(sorted(numbers))
+    got = outcomes(numbers, ops, top)
+    assert set(got) == set(want) and sum(got.values()) <= 1 + 1e-9
+    for target in range(0, top + 1, 7):
+        item = Item('countdown', (numbers, target, top, ops))
+        assert all_solutions(item) == want.get(target, set()) and solvable(numbers, target, ops=ops, max_value=top) == (target in want)
+        assert all(verify_countdown(item, s).answer == s for s in all_solutions(item))
+
+
+def test_solutions_written_out_are_right_in_some_order():
+    item = task('countdown', rare=50).sample(1, seed=0)[0]
+    for solution in all_solutions(item):
+        assert any(verify_countdown(item, ' ; '.join(p)).correct for p in itertools.permutations(solution.split(' ; ')))
+
+
+def test_chance_is_the_success_rate_of_random_play():
+    item, rng = task('countdown', 'easy').draw(random.Random(1))[0], random.Random(0)
+    plays = [C.play_random(item.data[0], rng)[-1][3] == item.data[1] for _ in range(4000)]
+    assert sum(plays) / 4000 == pytest.approx(task_of(item).chance(item), abs=.03)
+
+
+def test_demonstrations_vary():
+    for name in ('countdown', 'sat'):
+        item = next(i for i in task(name, 'easy').sample(20, seed=0) if task(name).chance(i) > .1)
+        assert len({task(name).demonstrate(item, seed=s) for s in range(30)}) > 1
+
+
+def test_rare_problems_are_rare():
+    t = task('countdown', numbers=4, rare=300)
+    assert all(0 < t.chance(i) <= 1 / 300 for i in t.sample(10, seed=0))
+
+
+def test_modular_steps_and_answer_are_told_apart():
+    item = Item('modular', (13, 5, (('+', 7), ('*', 3), ('-', 4))))
+    good = '12 ; 10 ; 6 <answer> 6 </answer>'
+    assert task('modular').demonstrate(item, seed=0) == good and verify_modular(item, good).correct and wrong_value(item, good) is None
+    lucky = verify_modular(item, '12 ; 11 ; 6 <answer> 6 </answer>')
+    assert lucky.correct and wrong_value(item, '12 ; 11 ; 6 <answer> 6 </answer>') == 1
+    slip = verify_modular(item, '12 ; 10 ; 6 <answer> 7 </answer>')
+    assert (slip.correct, slip.score, slip.first_error, slip.answer) == (False, 3 / 4, 3, '7')
+    for wrong in ('06', '6.0', '+6', '--6', '٦', '19', '6 6', '6 ; 6', ''): assert not verify_modular(item, f'<answer> {wrong} </answer>').correct
+
+
+@pytest.mark.parametrize('card,want', [((3, 5, 5), 5.63), ((3, 5, 6), 6.16), ((3, 5, 13), 8.39), ((3, 5, 15), 8.80), ((3, 5, 20), 9.63), ((6, 7, 40), 8.62), ((4, 7, 40), 11.20)])
+def test_saturn_difficulty_matches_the_paper(card, want): assert saturn_difficulty(*card) == pytest.approx(want, abs=.006)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), k=st.integers(3, 6), m=st.integers(1, 12))
+def test_satisfying_is_exhaustive_and_first_error_is_a_dead_end(seed, k, m):
+    rng = random.Random(seed)
+    item, _ = task('sat', variables=k, clauses=min(m, 7)).draw(rng)
+    good = set(satisfying(*item.data))
+    assert good == {a for a in itertools.product((False, True), repeat=k) if all(any(a[abs(x) - 1] == (x > 0) for x in c) for c in item.data[1])}
+    for a in itertools.product((False, True), repeat=k):
+        v = verify_sat(item, write_assignment(a))
+        assert v.correct == (a in good)
+        if not v.correct: assert not any(g[:v.first_error + 1] == a[:v.first_error + 1] for g in good) and any(g[:v.first_error] == a[:v.first_error] for g in good)
+
+
+def test_literal_layouts():
+    for text in ('a ! b c', 'a !b c', 'a, !b, c', 'a\n! b\nc', 'a!b c'): assert parse_literals(text) == (1, -2, 3), text
+    for text in ('a b,', 'a !', '! ! a', 'a ab', 'A b', 'a;b', 'а b'): assert parse_literals(text) is None, text
+
+
+@pytest.mark.parametrize('text', [' ' * 1990 + 'x', '\n' * 1990 + 'x', '! ' * 995, 'a ' * 995 + '?', '3 + ' * 490, '; ' * 990, 'a' * 2000, '!' * 2000, 'a' + ' ' * 1990 + '?', ', ' * 900 + 'a'])
+def test_hostile_text_is_judged_quickly(text):
+    start = time.perf_counter()
+    for name in NAMES:
+        item, _ = some(name, 'standard')
+        for wrapped in (text, f'<answer>{text}</answer>', text + '<answer> 1 </answer>', '<answer>' * 500 + text): assert not task_of(item).verify(item, wrapped).correct
+    assert time.perf_counter() - start < 2
+
+
+@pytest.mark.parametrize('text,want', [('x', 'x'), (' x \n', 'x'), ('a <answer> x </answer>', 'x'), ('<answer>x</answer>\n', 'x'), ('<answer> x </answer> y', None), ('<answer> x', None),
+    ('x </answer>', None), ('</answer> x <answer>', None), ('<answer> <answer> x </answer>', None), ('<answer> x </answer> <answer> x </answer>', None), ('x' * 2001, None), ('y' * 5000 + '<answer> x </answer>', 'x')])
+def test_final_answer(text, want): assert final_answer(text) == want
+
+
+@pytest.mark.parametrize('call,words', [
+    (lambda: task('countdwn'), 'There is no task'), (lambda: task('countdown', 'heroic'), 'no level'), (lambda: task('countdown', width=3), 'no dial'), (lambda: task('countdown', numbers=1), 'from 2 to 8'),
+    (lambda: task('countdown', numbers='4'), 'whole number'), (lambda: task('countdown', ops='+%'), 'ops'), (lambda: task('modular', length=0), 'length'), (lambda: task('sat', variables=30), 'variables'),
+    (lambda: task('sat', variables=3, clauses=50), 'clauses'), (lambda: task('countdown').sample(3, seed=0, split='tst'), 'split'), (lambda: task('sat', variables=3, clauses=7).sample(9, seed=0), 'ask for fewer')])
+def test_mistakes_are_explained_in_one_sentence(call, words):
+    with pytest.raises(ValueError, match=words) as e: call()
+    assert '\n' not in str(e.value)
+
+
+def test_register():
+    assert set(NAMES) <= set(tasks()) and all('standard' in levels(n) for n in NAMES)
+    assert task('countdown', 'easy', numbers=5).numbers == 5 and task('countdown') == levels('countdown')['standard']
+
+
+def test_vocabulary_is_fixed():
+    words = vocabulary_list()
+    assert len(words) == len(set(words)) == 256 and words[:4] == ['<pad>', '<bos>', '<eos>', '<unk>'] and words[4:104] == [str(i) for i in range(100)]
+    assert not any(re.search(r'\s', w) for w in words)
+
+
+@quick
+@given(st.lists(st.sampled_from(vocabulary_list()[4:]), max_size=60).map(' '.join))
+def test_text_survives_the_tokenizer(text):
+    tok = _tokenizer()
+    assert tok.decode(tok(text, add_special_tokens=False).input_ids) == text == tok.decode(tok(text).input_ids, skip_special_tokens=True)
+    assert tok(text).input_ids[:1] == [tok.bos_token_id]
+
+
+def test_every_compact_text_is_inside_the_vocabulary(tmp_path):
+    from transformers import AutoTokenizer
+    _tokenizer().save_pretrained(tmp_path)
+    tok = AutoTokenizer.from_pretrained(tmp_path)
+    for name, level in CHEAP:
+        item, completion = some(name, level)
+        ids = tok(f'{task(name).prompt(item)} {completion}').input_ids
+        assert tok.unk_token_id not in ids and len(ids) < 250 and ids == _tokenizer()(f'{task(name).prompt(item)} {completion}').input_ids
+    assert len(tok) == 256 and (tok.pad_token_id, tok.bos_token_id, tok.eos_token_id, tok.unk_token_id) == (0, 1, 2, 3)
+
+
+def _tokenizer(memo=[]):
+    if not memo: memo.append(tiny_tokenizer())
+    return memo[0]

@@ -1,0 +1,59 @@
+"The wheel: what is in it, and that it runs in an empty environment far from the repository."
+import os, shutil, subprocess, sys, zipfile
+from pathlib import Path
+import pytest
+
+pytestmark = [pytest.mark.wheel, pytest.mark.xdist_group('wheel'), pytest.mark.timeout(1800)]
+TOP = Path(__file__).resolve().parents[1]
+
+
+def run(*command, cwd, **environ):
+    "Run a command; its output, or a failure that shows it."
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(('RL4LLM_', 'PYTHONPATH', 'VIRTUAL_ENV'))}
+    done = subprocess.run([str(c) for c in command], cwd=cwd, env=clean | environ, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope='module')
+def wheel(tmp_path_factory):
+    "The wheel, built from a copy without anything that git ignores or a former build left."
+    folder = tmp_path_factory.mktemp('wheel')
+    leave = shutil.ignore_patterns('.git', '.venv', 'build', 'dist', '*.egg-info', '__pycache__', 'runs', 'nbs', 'tutorials')
+    shutil.copytree(TOP, folder/'source', ignore=leave)
+    run(sys.executable, '-m', 'pip', 'wheel', '--no-deps', '--quiet', '-w', folder, folder/'source', cwd=folder)
+    return next(folder.glob('*.whl'))
+
+
+@pytest.fixture(scope='module')
+def there(wheel, tmp_path_factory):
+    "(folder, bin of an environment) with the wheel installed and nothing else of ours."
+    folder = tmp_path_factory.mktemp('there')
+    run(sys.executable, '-m', 'venv', folder/'env', cwd=folder)
+    run(folder/'env'/'bin'/'python', '-m', 'pip', 'install', '--quiet', '-c', TOP/'constraints.txt', wheel, cwd=folder)
+    return folder, folder/'env'/'bin'
+
+
+def test_contents(wheel):
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    source = {str(f.relative_to(TOP)) for f in (TOP/'rl4llm').rglob('*') if f.is_file() and '__pycache__' not in f.parts}
+    package = {name for name in inside if name.startswith('rl4llm/')}
+    assert package == source, f'missing: {sorted(source - package)[:5]}; too much: {sorted(package - source)[:5]}'
+    assert {name.split('/')[0].split('-')[0] for name in inside} == {'rl4llm'}
+    assert any(name.endswith('licenses/LICENSE') for name in inside)
+
+
+def test_size(wheel): assert wheel.stat().st_size < 20e6
+
+
+def test_demo_runs_in_an_empty_environment(there):
+    folder, bin = there
+    run(bin/'rl4llm', 'demo', '--steps', '2', cwd=folder, OMP_NUM_THREADS='1')
+    assert (folder/'runs').is_dir() and any((folder/'runs').rglob('metrics.jsonl'))
+
+
+def test_doctor_and_names_in_an_empty_environment(there):
+    folder, bin = there
+    assert 'rl4llm[lab]' in run(bin/'rl4llm', 'doctor', cwd=folder)
+    code = "import rl4llm; from rl4llm.scaling import configs; print(rl4llm.__file__, len(configs()))"
+    assert str(folder) in run(bin/'python', '-c', code, cwd=folder)
