@@ -329,7 +329,7 @@ def test_training_pictures():
 def made_up_evaluation(p, seed=0, step=0, n=64, order=None, **fields):
     keys, counts = np.array([f'demo|{i}' for i in range(len(p))]), np.random.default_rng((seed, step)).binomial(n, p)
     order = np.arange(len(p)) if order is None else order
-    return SimpleNamespace(**{**dict(step=step, task='demo', keys=tuple(keys[order]), num_samples=np.full(len(p), n), num_correct=counts[order], seed=seed, model='tiny', extras={}), **fields})
+    return SimpleNamespace(**{**dict(step=step, task='demo', keys=tuple(keys[order]), num_samples=np.full(len(p), n), num_correct=counts[order], seed=seed, model='tiny', temperature=1.), **fields})
 
 
 P = np.random.default_rng(5).beta(.6, 1.8, size=40)
@@ -439,17 +439,45 @@ def test_base_is_pooled_over_sampling_seeds():
 
 @pytest.mark.parametrize('change, message', [
     ({'task': 'sat'}, 'one task'), ({'model': 'other'}, 'one model'), ({'seed': 0}, 'more than one run'), ({'method': 'base'}, "may not be called 'base'"),
-    ({'final': made_up_evaluation(P[:30])}, '10 of 40 are missing'), ({'final': made_up_evaluation(P, extras={'temperature': .6})}, 'temperature'),
-    ({'final': made_up_evaluation(P, keys=('demo|0',) * 40)}, 'twice')])
+    ({'final': made_up_evaluation(P[:30], step=30)}, '10 of 40 are missing'), ({'final': made_up_evaluation(P, step=30, temperature=.6)}, 'temperature'),
+    ({'final': made_up_evaluation(P, step=30, keys=('demo|0',) * 40)}, 'twice'), ({'final': made_up_evaluation(P, step=20)}, 'end at steps 20, 30'),
+    ({'config': {'recipe': {'lr': 1}}}, "differ in lr")])
 def test_refusals(change, message):
     with pytest.raises(ValueError, match=message): compare([made_up_run(seed=0), altered(made_up_run(seed=1), **change)])
+
+
+def test_only_step_zero_is_the_base():
+    late = [altered(r, base=r.evaluations[10]) for r in (made_up_run('grpo', 0), made_up_run('rloo', 0))]
+    assert 'base' not in compare(late).counts
+    untrained = altered(made_up_run('rloo', 0), final=made_up_evaluation(P))
+    assert compare([made_up_run('grpo', 0), untrained]).missing == ('rloo (seed 0)',)
+
+
+def test_starting_weights_must_agree():
+    runs = [made_up_run('grpo', s, config={'recipe': {}, 'weights': w}) for s, w in enumerate(['aa', 'aa', 'bb'])]
+    assert len(compare(runs[:2]).counts['grpo'][0]) == 2
+    with pytest.raises(ValueError, match='one set of starting weights, got aa, bb'): compare(runs)
+
+
+def test_saved_runs_compare(tmp_path):
+    "The package's own records go through, and a saved run compares like the one in memory."
+    from rl4llm.training.records import Evaluation, Run, load_run
+    runs = []
+    for seed in range(2):
+        run = Run(dict(recipe=dict(name='grpo', lr=1e-4), seed=seed, model='tiny', task='demo'), tmp_path / str(seed))
+        run.save()
+        for row in made_up_metrics(seed).to_dict('records'): run.log({**row, 'step': int(row['step'])})
+        for e in made_up_run('grpo', seed).evaluations.values(): run.add(Evaluation(e.step, 'demo', e.keys, e.num_samples, e.num_correct, e.seed, 'tiny'))
+        runs.append(run)
+    memory, disk = compare(runs), compare([load_run(run.path) for run in runs])
+    assert memory.table.equals(disk.table) and list(disk.counts) == ['base', 'grpo'] and compare(runs, at_reward=.35).steps['evaluated'].tolist() == [20, 20]
 
 
 def test_more_refusals():
     with pytest.raises(ValueError, match='at least one run'): compare([])
     with pytest.raises(ValueError, match='interval must'): compare([made_up_run()], interval='z')
     with pytest.raises(ValueError, match='correction must'): compare([made_up_run()]).differences(correction='bonferroni')
-    with pytest.raises(ValueError, match='needs at least 1000 samples'): compare([made_up_run()], ks=[1000]).table
+    with pytest.raises(ValueError, match='needs at least 1000 samples'): compare([made_up_run()], ks=[1000])
 
 
 def test_label_tells_variants_apart():
@@ -462,7 +490,7 @@ def test_equal_reward():
     runs = [made_up_run('grpo', 0), made_up_run('grpo', 1), made_up_run('rloo', 0, metrics=slow)]
     reached = reached_step(runs[0].metrics, .35)
     c = compare(runs, at_reward=.35)
-    assert c.missing == ('rloo (seed 0)',) and c.steps['reached'][0] == reached and 'left out: rloo (seed 0)' in repr(c)
+    assert c.missing == ('rloo (seed 0)',) and c.steps['reached'][0] == reached and 'never reached it: rloo (seed 0)' in repr(c)
     assert c.steps['evaluated'].tolist() == [20, 20] and np.array_equal(c.counts['grpo'][1][0], runs[0].evaluations[20].num_correct)
     assert compare(runs, at_reward=.25).steps.set_index('method').loc['rloo', 'reached'] > 12
     with pytest.raises(ValueError, match='none reaches a training accuracy of 0.9'): compare(runs, at_reward=.9)

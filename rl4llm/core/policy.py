@@ -15,21 +15,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-# %% ../../nbs/core/06_policy.ipynb #65d1d95d
+# %% ../../nbs/core/06_policy.ipynb #c19688a6
 from . import llama
 from .numerics import entropy_of, logp_of
+from .settings_file import settings
 
 # %% ../../nbs/core/06_policy.ipynb #7e13d6a4
 ASSETS = Path(importlib.util.find_spec('rl4llm').origin).parent / 'assets'
 SHIPPED = {'tiny': 'tiny-v1'}
 
-# %% ../../nbs/core/06_policy.ipynb #110bcc5b
+# %% ../../nbs/core/06_policy.ipynb #e6588ab2
 def model_folder(name: str) -> str:
-    "Where the model `name` lies: a shipped one by its short or full name, a local folder, else a hub name left as it is."
-    shipped = ASSETS / SHIPPED.get(name, name)
-    return str(shipped) if shipped.is_dir() else str(name)
+    "Where the model `name` lies: shipped (short or full name), pretrained here before (under the runs folder), else the folder or hub name as it is."
+    places = ASSETS / SHIPPED.get(name, name), settings().runs / 'models' / name
+    return str(next((p for p in places if (p / 'config.json').exists()), name))
 
-# %% ../../nbs/core/06_policy.ipynb #3de7f08d
+# %% ../../nbs/core/06_policy.ipynb #f6bac50c
 def _load(name: str, **kw):
     "Model and tokenizer; a missing one is answered with what would work."
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -37,7 +38,7 @@ def _load(name: str, **kw):
     try: return AutoModelForCausalLM.from_pretrained(folder, **kw), AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
         shipped = ', '.join(sorted(SHIPPED) + sorted(p.name for p in ASSETS.iterdir() if (p / 'config.json').exists()))
-        raise FileNotFoundError(f"no model {name!r}: wanted a shipped name ({shipped}), a folder with config.json, model.safetensors and a tokenizer, or a reachable hub name. ({type(error).__name__})") from error
+        raise FileNotFoundError(f"no model {name!r}: wanted a shipped name ({shipped}), one made here by `rl4llm pretrain {name}`, a folder with config.json, model.safetensors and a tokenizer, or a reachable hub name ({type(error).__name__}).") from error
 
 # %% ../../nbs/core/06_policy.ipynb #a7b9e651
 @dataclass(eq=False)

@@ -155,10 +155,10 @@ def group_max(x: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Float[Tensor, "
     index, m = _segments(group)
     return x.new_full((m,), -torch.inf).scatter_reduce(0, index, x.nan_to_num(nan=-torch.inf), 'amax')[index]
 
-# %% ../../nbs/core/03_rollouts.ipynb #249bcc34
+# %% ../../nbs/core/03_rollouts.ipynb #fbae26ef
 def leave_one_out_mean(x: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
-    "Mean of the *other* scored rows of each row's group. Raises ValueError for a group with a single scored row: it has no others."
-    count, scored = group_count(x, group), ~x.isnan()
-    if (count[scored] < 2).any():
-        raise ValueError(f"group {int(group[scored][count[scored] < 2][0])} has a single scored row, so there is no other row to average: sample at least 2 responses a prompt.")
-    return (group_sum(x, group) - x.nan_to_num(nan=0.0)) / (count - 1).clamp(min=1)
+    "Mean of the *other* scored rows of each row's group (the row's own value if the others could not be scored). Raises ValueError for a group of one row: it has no others."
+    count, rows = group_count(x, group), group_count(torch.zeros_like(x), group)
+    if (rows < 2).any(): raise ValueError(f"group {int(group[rows < 2][0])} has a single row, so there is no other row to average: sample at least 2 responses a prompt.")
+    others = (group_sum(x, group) - x.nan_to_num(nan=0.0)) / (count - 1).clamp(min=1)
+    return torch.where(count < 2, x, others)

@@ -10,7 +10,7 @@ import configparser, difflib, html, os, re
 from dataclasses import dataclass
 from pathlib import Path
 
-# %% ../../nbs/core/01_settings_file.ipynb #2b4bc6aa
+# %% ../../nbs/core/01_settings_file.ipynb #490f2b41
 SECTION, FILE, PREFIX = 'rl4llm', 'settings.ini', 'RL4LLM_'
 KEYS = {
     'preset':  ('auto', r'auto|cpu|gpu', 'auto, cpu or gpu', str, 'sizes: cpu takes minutes on a laptop, gpu more'),
@@ -19,6 +19,7 @@ KEYS = {
     'runs':    ('runs', r'\S.*', 'a folder, relative to the settings file', str, 'where run records are kept'),
     'threads': ('0', r'\d+', 'a whole number from 0', int, "CPU threads; 0 leaves torch's choice"),
     'dry_run': ('no', r'yes|no|true|false|on|off|1|0', 'yes or no', lambda s: s.lower() in ('yes', 'true', 'on', '1'), 'one step of everything'),
+    'model':   ('', r'.*', 'a hub name or a folder, or nothing', str, 'a real model for the notebook that trains one'),
 }
 
 # %% ../../nbs/core/01_settings_file.ipynb #9c11df61
@@ -78,7 +79,7 @@ def best_device() -> str:
     import torch
     return 'cuda' if torch.cuda.is_available() else 'cpu'
 
-# %% ../../nbs/core/01_settings_file.ipynb #df419c71
+# %% ../../nbs/core/01_settings_file.ipynb #92172e11
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     "What a reader sets once for all notebooks and commands; `device` and `preset` are looked up when they are `auto`."
@@ -88,6 +89,7 @@ class Settings:
     runs: Path = Path('runs')
     threads: int = 0
     dry_run: bool = False
+    model: str = ''
     sources: tuple = ()
 
     @property
@@ -107,11 +109,11 @@ def check_device(settings) -> str:
     if number < torch.cuda.device_count(): return settings.device_set
     raise ValueError(f"device = {settings.device_set}, but torch sees {torch.cuda.device_count()} GPUs here; set device = auto or cpu.")
 
-# %% ../../nbs/core/01_settings_file.ipynb #01b2f772
+# %% ../../nbs/core/01_settings_file.ipynb #d51879b0
 def settings_rows(settings) -> list[tuple[str, str, str]]:
     "Rows (key, value, where from) of `settings`, for display."
     values = dict(preset=settings.preset_set, device=settings.device_set, seed=settings.seed, runs=_shown(settings.runs),
-                  threads=settings.threads, dry_run='yes' if settings.dry_run else 'no')
+                  threads=settings.threads, dry_run='yes' if settings.dry_run else 'no', model=settings.model)
     return [(key, str(value), dict(settings.sources).get(key, 'default')) for key, value in values.items()]
 
 # %% ../../nbs/core/01_settings_file.ipynb #7dabb0b2

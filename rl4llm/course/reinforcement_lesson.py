@@ -47,36 +47,6 @@ def _centred(r, g): return r - group_mean(r, g)
                     (lambda r, g: _centred(r, g) / (group_std(r, g).square() + 1e-4), 'You divided by the variance. Take its root.')])
 def _group_advantage(rewards, group): return grpo(rewards, group)
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #ce136e76
-_PUSHES = [(torch.tensor([.5, .3, .1, .1]), 0, -1., 1.), (torch.tensor([.5, .3, .1, .1]), 2, 1., 2.), (torch.tensor([.2, .7, .1]), 2, -1., .5)]
-
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #018607c9
-def _moved(p, y, step): return (p.log() + step).softmax(0)
-
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #2a792606
-def _hot(p, y): return torch.nn.functional.one_hot(torch.tensor(y), len(p)).to(p)
-
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #07e17a95
-@exercise('2.3', 'write pushed(p, y, advantage, lr): the probabilities after one step of size lr on the logits, when y was drawn.', cases=_PUSHES,
-          praise='the drawn token moves by 1 - p, all others by their own p the other way: what is taken from a wrong token goes mostly to tokens that were likely already.',
-          mistakes=[(lambda p, y, a, lr: _moved(p, y, lr * a * _hot(p, y)), 'You moved the logit of y alone. The score also has -p on every logit: the others move as well, the likely ones most.'),
-                    (lambda p, y, a, lr: _moved(p, y, -lr * a * (_hot(p, y) - p)), 'The sign is turned: with advantage above 0 the drawn token should become more likely.'),
-                    (lambda p, y, a, lr: p + lr * a * (_hot(p, y) - p), 'You moved the probabilities themselves. The step is taken on the logits (log p will do), then softmax.'),
-                    (lambda p, y, a, lr: p.log() + lr * a * (_hot(p, y) - p), 'Those are the new logits. Take their softmax.'),
-                    (lambda p, y, a, lr: _moved(p, y, lr * a * p[y] * (_hot(p, y) - p)), 'The factor p[y] does not belong here: it says how often y is drawn, and here y *was* drawn.'),
-                    (lambda p, y, a, lr: _moved(p, y, lr * a * p * (_hot(p, y) - p)), 'The score is one_hot(y) - p; there is no further factor p.')])
-def _pushed(p, y, advantage, lr): return _moved(p, y, lr * advantage * (_hot(p, y) - p))
-
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #218ea843
-@exercise('2.4', 'write at_least_one(n, c, k): the share of all ways to pick k of n samples, c of them right, that hold a right one.', cases=[(10, 3, 1), (10, 3, 2), (20, 2, 5), (10, 3, 8)],
-          praise='no subset is counted twice and nothing is drawn again, so the mean of this number is exactly the probability of success in k tries.',
-          mistakes=[(lambda n, c, k: 1 - (1 - c / n) ** k, 'That is the plug-in. It puts each sample back before the next is drawn, and comes out too low on average. Count subsets: comb(n - c, k) of them hold no right one.'),
-                    (lambda n, c, k: c / n, 'That is pass@1 whatever k is.'),
-                    (lambda n, c, k: comb(n - c, k) / comb(n, k), 'That is the share of subsets without a right one. Take it from 1.'),
-                    (lambda n, c, k: min(1, k * c / n), 'Adding up the chances counts a subset with two right samples twice.'),
-                    (lambda n, c, k: comb(c, min(k, c)) / comb(n, k), 'You counted subsets made of right samples. One right one is enough, so count those with none.')])
-def _at_least_one(n, c, k): return float(pass_at_k(n, c, k))
-
 # %% ../../nbs/course/02_reinforcement_lesson.ipynb #e57e52d8
 _METHODS = (rloo, grpo, positive, negative, weighted_reinforce)
 
@@ -86,11 +56,41 @@ def _movers(reward: float) -> set:
     rewards, group = torch.full((8,), reward), torch.zeros(8, dtype=torch.long)
     return {f.__name__ for f in _METHODS if f(rewards, group).abs().sum() > 0}
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #52b8805e
-@exercise('2.5', 'give the set of those methods, by name, that a prompt with only wrong samples moves at all.', praise='methods that compare within the group are silent where nothing differs. Those with constants still push, against whatever was tried.',
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #75e0a122
+@exercise('2.3', 'give the set of those methods, by name, that a prompt with only wrong samples moves at all.', praise='methods that compare within the group are silent where nothing differs. Those with constants still push, against whatever was tried.',
           mistakes=[(lambda: _movers(1.), 'That is the answer for a prompt with only *right* samples.'), (lambda: {'negative'}, 'There is one more that punishes wrong samples: it only rewards right ones less.'),
                     (lambda: _movers(0.) | {'rloo'}, 'In a group of equals every sample is as good as the mean of the others: the advantages of rloo are 0.'),
                     (lambda: _movers(0.) | {'grpo', 'rloo'}, 'In a group of equals nothing lies above or below the mean: the advantages of rloo and grpo are 0.'),
                     (lambda: {f.__name__ for f in _METHODS}, 'Try each one on eight zeros. Whose advantages are not all 0?'),
                     (set, 'Try each one on eight zeros. Two of them answer with something other than 0.')])
 def _moved_by_failure(): return _movers(0.)
+
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #ce136e76
+_PUSHES = [(torch.tensor([.5, .3, .1, .1]), 0, -1., 1.), (torch.tensor([.5, .3, .1, .1]), 2, 1., 2.), (torch.tensor([.2, .7, .1]), 2, -1., .5)]
+
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #018607c9
+def _moved(p, y, step): return (p.log() + step).softmax(0)
+
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #2a792606
+def _hot(p, y): return torch.nn.functional.one_hot(torch.tensor(y), len(p)).to(p)
+
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #8015f05f
+@exercise('2.4', 'write pushed(p, y, advantage, lr): the probabilities after one step of size lr on the logits, when y was drawn.', cases=_PUSHES,
+          praise='the drawn token moves by 1 - p, all others by their own p the other way: what is taken from a wrong token goes mostly to tokens that were likely already.',
+          mistakes=[(lambda p, y, a, lr: _moved(p, y, lr * a * _hot(p, y)), 'You moved the logit of y alone. The score also has -p on every logit: the others move as well, the likely ones most.'),
+                    (lambda p, y, a, lr: _moved(p, y, -lr * a * (_hot(p, y) - p)), 'The sign is turned: with advantage above 0 the drawn token should become more likely.'),
+                    (lambda p, y, a, lr: p + lr * a * (_hot(p, y) - p), 'You moved the probabilities themselves. The step is taken on the logits (log p will do), then softmax.'),
+                    (lambda p, y, a, lr: p.log() + lr * a * (_hot(p, y) - p), 'Those are the new logits. Take their softmax.'),
+                    (lambda p, y, a, lr: _moved(p, y, lr * a * p[y] * (_hot(p, y) - p)), 'The factor p[y] does not belong here: it says how often y is drawn, and here y *was* drawn.'),
+                    (lambda p, y, a, lr: _moved(p, y, lr * a * p * (_hot(p, y) - p)), 'The score is one_hot(y) - p; there is no further factor p.')])
+def _pushed(p, y, advantage, lr): return _moved(p, y, lr * advantage * (_hot(p, y) - p))
+
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #f6c611d2
+@exercise('2.5', 'write at_least_one(n, c, k): the share of all ways to pick k of n samples, c of them right, that hold a right one.', cases=[(10, 3, 1), (10, 3, 2), (20, 2, 5), (10, 3, 8)],
+          praise='no subset is counted twice and nothing is drawn again, so the mean of this number is exactly the probability of success in k tries.',
+          mistakes=[(lambda n, c, k: 1 - (1 - c / n) ** k, 'That is the plug-in. It puts each sample back before the next is drawn, and comes out too low on average. Count subsets: comb(n - c, k) of them hold no right one.'),
+                    (lambda n, c, k: c / n, 'That is pass@1 whatever k is.'),
+                    (lambda n, c, k: comb(n - c, k) / comb(n, k), 'That is the share of subsets without a right one. Take it from 1.'),
+                    (lambda n, c, k: min(1, k * c / n), 'Adding up the chances counts a subset with two right samples twice.'),
+                    (lambda n, c, k: comb(c, min(k, c)) / comb(n, k), 'You counted subsets made of right samples. One right one is enough, so count those with none.')])
+def _at_least_one(n, c, k): return float(pass_at_k(n, c, k))

@@ -9,10 +9,10 @@ import random
 # %% ../../nbs/curricula/00_uniform_sampling.ipynb #11baa253
 from ..core.registry import stage
 
-# %% ../../nbs/curricula/00_uniform_sampling.ipynb #76746074
+# %% ../../nbs/curricula/00_uniform_sampling.ipynb #e6393943
 @stage('curriculum')
 class uniform:
-    "Problems without preference: new ones from the task's training split, or drawn from a fixed `pool` (repeated once it is used up). Learns nothing."
+    "Problems without preference: new ones from the task's training split, or drawn from a fixed `pool` (each once before any comes again). Remembers nothing. Raises ValueError for an empty pool."
     def __init__(self, task, *, pool=None):
         if pool is not None and not len(pool): raise ValueError("the pool of problems is empty: give at least one, or None to draw new ones from the task.")
         self.task, self.pool = task, pool
@@ -24,6 +24,8 @@ class uniform:
         while len(drawn) < n: drawn += rng.sample(list(self.pool), min(n - len(drawn), len(self.pool)))
         return drawn
 
-    def update(self, stats: dict) -> None: "Statistics of the last step are ignored."
-    def state_dict(self) -> dict: return {}
-    def load_state_dict(self, state: dict) -> None: "There is nothing to restore."
+    def update(self, stats: dict) -> None: "Statistics of the last step: ignored."
+    def state_dict(self) -> dict:
+        "Nothing to keep."
+        return {}
+    def load_state_dict(self, state: dict) -> None: "Nothing to restore."

@@ -20,16 +20,16 @@ def combine(a: int, op: str, b: int, max_value: int = 99) -> int | None:
     else: c = a + b if op == '+' else a * b if op == '*' else a - b
     return c if c is not None and 0 <= c <= max_value else None
 
-# %% ../../nbs/tasks/01_countdown.ipynb #37e5df81
+# %% ../../nbs/tasks/01_countdown.ipynb #db2a53e8
 def legal_moves(numbers: tuple[int, ...], ops: str = '+-*', max_value: int = 99) -> list[tuple[Step, tuple[int, ...]]]:
-    "Every legal step on two of the numbers, with the sorted numbers that remain after it. Subtraction and division take the larger first."
+    "Every legal step on two of the numbers, with the sorted numbers that remain after it. Subtraction and division take the larger first (except 0 / b)."
     found = []
     for i in range(len(numbers)):
         for j in range(i):
             low, high = sorted((numbers[i], numbers[j]))
             rest = [x for m, x in enumerate(numbers) if m != i and m != j]
             for op in ops:
-                a, b = (low, high) if op in '+*' else (high, low)
+                a, b = (low, high) if op in '+*' or op == '/' and low == 0 else (high, low)
                 if (c := combine(a, op, b, max_value)) is not None: found.append(((a, op, b, c), tuple(sorted([*rest, c]))))
     return found
 

@@ -84,20 +84,42 @@ def holm(p_values: Float[np.ndarray, "m"]) -> Float[np.ndarray, "m"]:
     out[order] = np.minimum(np.maximum.accumulate(steps), 1)
     return out
 
-# %% ../../nbs/training/05_comparison.ipynb #c48f86a8
+# %% ../../nbs/training/05_comparison.ipynb #a60bccd1
+def _config(run, key):
+    "An entry of the run's configuration, None where there is none."
+    return getattr(run, 'config', {}).get(key)
+
+# %% ../../nbs/training/05_comparison.ipynb #9c9c7809
 def _check_runs(runs, label) -> None:
-    "Raises ValueError unless all runs have one task, one model and each (method, seed) once."
+    "Raises ValueError unless all runs have one task, one model, one set of starting weights, and each (method, seed) once."
     if not runs: raise ValueError("compare needs at least one run, got none.")
-    for field in ('task', 'model'):
-        found = sorted({str(getattr(run, field)) for run in runs})
-        if len(found) > 1: raise ValueError(f"compare needs runs of one {field}, got {', '.join(found)}; compare them apart.")
+    for name, of in {'task': lambda r: r.task, 'model': lambda r: r.model, 'set of starting weights': lambda r: _config(r, 'weights')}.items():
+        found = sorted({str(of(run)) for run in runs if of(run) is not None})
+        if len(found) > 1: raise ValueError(f"compare needs runs of one {name}, got {', '.join(found)}; compare them apart.")
     names = Counter((label(run), run.seed) for run in runs)
     twice = [f"{method!r} with seed {seed}" for (method, seed), count in names.items() if count > 1]
     if twice: raise ValueError(f"more than one run of {', '.join(twice)}; leave all but one out, or tell variants apart with label=lambda run: ...")
-    if any(method == 'base' for method, _ in names):
-        raise ValueError("a method may not be called 'base', the name of the untrained model; pass label= to rename it.")
+    if any(method == 'base' for method, _ in names): raise ValueError("a method may not be called 'base', the name of the untrained model; pass label= to rename it.")
 
-# %% ../../nbs/training/05_comparison.ipynb #6a090af7
+# %% ../../nbs/training/05_comparison.ipynb #681ce29d
+def _check_knobs(runs) -> None:
+    "Raises ValueError if two runs of one method have different recipes: their mean would be the mean of two methods."
+    first = {}
+    for run in runs:
+        mine = _config(run, 'recipe') or {}
+        other = first.setdefault(run.method, mine)
+        changed = sorted(key for key in {*mine, *other} if mine.get(key) != other.get(key))
+        if changed: raise ValueError(f"runs of {run.method!r} differ in {', '.join(changed)}; tell them apart with label=lambda run: ..., or leave some out.")
+
+# %% ../../nbs/training/05_comparison.ipynb #b5c95e21
+def _check_steps(kept, label) -> None:
+    "Raises ValueError if the final evaluations of one method's runs are of different steps (an unfinished run among finished ones)."
+    last = {}
+    for run, evaluation, _ in kept: last.setdefault(label(run), set()).add(evaluation.step)
+    for method, steps in last.items():
+        if len(steps) > 1: raise ValueError(f"the runs of {method!r} end at steps {', '.join(map(str, sorted(steps)))}; finish them, leave some out, or compare at equal reward (at_reward=).")
+
+# %% ../../nbs/training/05_comparison.ipynb #c4cf0b97
 def _aligned(evaluation, first, who: str):
     "Counts (n, c) of `evaluation` in the order of the keys of `first`. Raises ValueError for other problems or another temperature."
     place = {key: i for i, key in enumerate(evaluation.keys)}
@@ -106,17 +128,17 @@ def _aligned(evaluation, first, who: str):
     missing, extra = set(first.keys) - set(place), set(place) - set(first.keys)
     if missing or extra:
         raise ValueError(f"{who} was evaluated on other problems: {len(missing)} of {len(first.keys)} are missing, {len(extra)} are new; evaluate all runs on the same items.")
-    heat, wanted = (getattr(e, 'extras', {}).get('temperature') for e in (evaluation, first))
-    if heat != wanted: raise ValueError(f"{who} was evaluated at temperature {heat}, others at {wanted}; evaluate all runs alike.")
+    if evaluation.temperature != first.temperature:
+        raise ValueError(f"{who} was evaluated at temperature {evaluation.temperature}, others at {first.temperature}; evaluate all runs alike.")
     order = [place[key] for key in first.keys]
     return _whole(evaluation.num_samples, 'num_samples')[order], _whole(evaluation.num_correct, 'num_correct')[order]
 
-# %% ../../nbs/training/05_comparison.ipynb #1086b920
+# %% ../../nbs/training/05_comparison.ipynb #8a264663
 def _pooled_base(runs, first):
     "Counts (n, c) [1 p] of the base, summed over the distinct base evaluations of `runs`; None if there are none."
     found = {}
     for run in runs:
-        if getattr(run, 'base', None) is None: continue
+        if run.base is None or run.base.step != 0: continue
         n, c = _aligned(run.base, first, f"the base of {run.method!r} (seed {run.seed})")
         found[run.base.seed, c.tobytes()] = n, c
     return tuple(np.sum(list(found.values()), axis=0)[:, None]) if found else None
@@ -128,10 +150,10 @@ def reached_step(metrics: pd.DataFrame, level: float, *, metric: str = 'accuracy
     trail = metrics.set_index('step')[metric].rolling(min(smooth, len(metrics))).mean()
     return int(trail.index[trail >= level].min()) if (trail >= level).any() else None
 
-# %% ../../nbs/training/05_comparison.ipynb #11cc9146
+# %% ../../nbs/training/05_comparison.ipynb #eae20299
 def _chosen(run, at_reward, metric, smooth):
     "(evaluation, step reached) that stands for a run: the final one, or the one nearest to reaching `at_reward`; evaluation None if never."
-    if at_reward is None: return run.final, None
+    if at_reward is None: return (run.final if run.final is not None and run.final.step > 0 else None), None
     reached = reached_step(run.metrics, at_reward, metric=metric, smooth=smooth)
     trained = [step for step in run.evaluations if step > 0]
     if reached is None or not trained: return None, reached
@@ -240,13 +262,13 @@ def comparison_crossings(comparison: Comparison, *, strict: bool = False) -> pd.
     rows = {m: crossing_band(base, comparison.values(m, ks), ks, strict=strict, level=comparison.level) for m in comparison.counts if m != 'base'}
     return pd.DataFrame(rows.values(), index=pd.Index(rows, name='method'))
 
-# %% ../../nbs/training/05_comparison.ipynb #838dfa05
+# %% ../../nbs/training/05_comparison.ipynb #1838f552
 def _caption(comparison) -> str:
     "One line: task, model, problems, kind of interval, and the runs left out."
     progress = f", each run where its training {comparison.metric} first reaches {comparison.at_reward:g}" if comparison.at_reward is not None else ''
     kind = {'t': 't interval', 'bootstrap': 'bootstrap interval'}[comparison.interval]
     problems = next(iter(comparison.counts.values()))[0].shape[1]
-    lost = f" Never reached it, left out: {', '.join(comparison.missing)}." if comparison.missing else ''
+    lost = f" Left out, {'no trained evaluation' if comparison.at_reward is None else 'never reached it'}: {', '.join(comparison.missing)}." if comparison.missing else ''
     return f"pass@k on {comparison.task}, {problems} problems, from model {comparison.model}{progress}. Mean and {comparison.level:.0%} {kind} over seeds and problems.{lost}"
 
 # %% ../../nbs/training/05_comparison.ipynb #5f476d8e
@@ -280,24 +302,30 @@ def plot_comparison(comparison: Comparison, reference: str | None = None):
         plot_difference({m: Band(*_estimate(comparison, m, reference, ks)[:3]) for m in names if m not in (reference, 'base')}, ks, reference=reference, ax=right)
     return figure
 
-# %% ../../nbs/training/05_comparison.ipynb #efab2342
+# %% ../../nbs/training/05_comparison.ipynb #bda8890d
+def _by_method(run) -> str: return run.method
+
+# %% ../../nbs/training/05_comparison.ipynb #1c35cad4
 def compare(runs, *, ks=None, at_reward: float | None = None, metric: str = 'accuracy', smooth: int = 10, label=None, level: float = 0.95, interval: str = 't') -> Comparison:
     """Compare finished runs on the problems they were all evaluated on: pass@k by method with intervals over seeds and problems.
 
     `ks`: default the powers of 4 that all evaluations allow. `at_reward`: take from each run the evaluation nearest to the step where the trailing mean (`smooth` steps)
     of the training `metric` first reaches it; runs that never do are named in `.missing`. `label(run)`: the method's name, default `run.method`. `interval`: 't' or 'bootstrap'.
-    Raises ValueError if tasks, models, problems or temperatures differ, a (method, seed) occurs twice, or no run reaches `at_reward`."""
-    runs, label = list(runs), label or (lambda run: run.method)
+    Raises ValueError if tasks, models, problems or temperatures differ, runs of one method differ in knobs or length, a (method, seed) occurs twice, a k exceeds the samples, or no run reaches `at_reward`."""
+    runs, label = list(runs), label or _by_method
     if interval not in ('t', 'bootstrap'): raise ValueError(f"interval must be 't' or 'bootstrap', got {interval!r}.")
     _check_runs(runs, label)
+    if label is _by_method: _check_knobs(runs)
     chosen = [(run, *_chosen(run, at_reward, metric, smooth)) for run in runs]
     kept, missing = [c for c in chosen if c[1] is not None], tuple(f'{label(run)} (seed {run.seed})' for run, e, _ in chosen if e is None)
     if not kept:
         raise ValueError(f"no run has an evaluation to compare{'' if at_reward is None else f': none reaches a training {metric} of {at_reward:g}'}; runs: {', '.join(missing)}.")
+    if at_reward is None: _check_steps(kept, label)
     first, arms = kept[0][1], {}
     for run, evaluation, _ in kept: arms.setdefault(label(run), []).append(_aligned(evaluation, first, f"{label(run)!r} (seed {run.seed})"))
     base = _pooled_base(runs, first)
     counts = ({'base': base} if base is not None else {}) | {m: tuple(np.stack(x) for x in zip(*pairs)) for m, pairs in arms.items()}
     ks = ks_up_to(min(n.min() for n, _ in counts.values()), base=4) if ks is None else _whole(ks, 'k', 1).ravel()
+    for n, c in counts.values(): pass_at_k(n, c, ks)             # refuses a k that some evaluation cannot give
     steps = pd.DataFrame([(label(run), run.seed, reached, e.step) for run, e, reached in kept], columns=['method', 'seed', 'reached', 'evaluated'])
     return Comparison(counts, tuple(int(k) for k in ks), steps, missing, str(runs[0].task), str(runs[0].model), at_reward, metric, level, interval)

@@ -170,12 +170,12 @@ def descend(state, rows, adv, weight, *, share: float, limit: float) -> dict:
     state.optimiser.step()
     return dict(loss=total, grad_norm=norm, **{k: sum(p[k] for p in sums) for k in sums[0]})
 
-# %% ../../nbs/training/03_loop.ipynb #f73e98ca
+# %% ../../nbs/training/03_loop.ipynb #c5b67cb2
 def update(state, rollouts, adv, limit: float) -> list[dict]:
     "All optimiser steps on one batch of rollouts; an empty list if no row was selected."
     weight, keep = state.stages.select(rollouts, adv)
     if not keep.any(): return []
-    rows, adv, weight = rows_of(rollouts, keep), adv[keep], weight[keep]
+    rows, adv, weight = rows_of(rollouts, keep), adv[keep], (weight * rollouts.loss_weight)[keep]
     parts = spans(rows.group, state.recipe.minibatch, state.stages.whole)
     rows = old_logprobs(state, rows, state.recipe.epochs * len(parts))
     full, order = state.recipe.minibatch or len(rows), torch.arange(len(rows), device=adv.device)
