@@ -956,6 +956,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'rl4llm.training.study': { 'rl4llm.training.study.Study': ('training/study.html#study', 'rl4llm/training/study.py'),
                                        'rl4llm.training.study.add_study': ('training/study.html#add_study', 'rl4llm/training/study.py'),
                                        'rl4llm.training.study.arm_recipe': ('training/study.html#arm_recipe', 'rl4llm/training/study.py'),
+                                       'rl4llm.training.study.at_level': ('training/study.html#at_level', 'rl4llm/training/study.py'),
                                        'rl4llm.training.study.held_out': ('training/study.html#held_out', 'rl4llm/training/study.py'),
                                        'rl4llm.training.study.job_file': ('training/study.html#job_file', 'rl4llm/training/study.py'),
                                        'rl4llm.training.study.load_study': ('training/study.html#load_study', 'rl4llm/training/study.py'),

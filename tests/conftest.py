@@ -1,4 +1,8 @@
 """Small models made on the spot: the embedded model is not needed to test the machinery."""
+import os
+
+os.environ.setdefault('HF_HUB_OFFLINE', '1')
+
 import pytest
 import torch
 

@@ -30,12 +30,12 @@ def model_folder(name: str) -> str:
     places = ASSETS / SHIPPED.get(name, name), settings().runs / 'models' / name
     return str(next((p for p in places if (p / 'config.json').exists()), name))
 
-# %% ../../nbs/core/06_policy.ipynb #f6bac50c
+# %% ../../nbs/core/06_policy.ipynb #4b4b508c
 def _load(name: str, **kw):
-    "Model and tokenizer; a missing one is answered with what would work."
+    "Model and tokenizer; a missing one is answered with what would work. What looks like a path is not asked for on the hub."
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    folder = model_folder(name)
-    try: return AutoModelForCausalLM.from_pretrained(folder, **kw), AutoTokenizer.from_pretrained(folder)
+    folder, path = model_folder(name), name.count('/') > 1 or name.startswith(('.', '/', '~'))
+    try: return AutoModelForCausalLM.from_pretrained(folder, local_files_only=path, **kw), AutoTokenizer.from_pretrained(folder, local_files_only=path)
     except (OSError, ValueError) as error:
         shipped = ', '.join(sorted(SHIPPED) + sorted(p.name for p in ASSETS.iterdir() if (p / 'config.json').exists()))
         raise FileNotFoundError(f"no model {name!r}: wanted a shipped name ({shipped}), one made here by `rl4llm pretrain {name}`, a folder with config.json, model.safetensors and a tokenizer, or a reachable hub name ({type(error).__name__}).") from error

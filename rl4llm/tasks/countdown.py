@@ -187,8 +187,8 @@ def _check_countdown(dial):
     if not isinstance(dial.ops, str) or not dial.ops or set(dial.ops) - set('+-*/') or len(set(dial.ops)) < len(dial.ops):
         raise ValueError(f"countdown: ops is made of different signs out of + - * /, not {dial.ops!r}.")
 
-# %% ../../nbs/tasks/01_countdown.ipynb #5a751f7c
-@add_task('countdown', easy=dict(numbers=3), standard=dict(numbers=4), hard=dict(numbers=5, rare=500), extreme=dict(numbers=6, rare=1000))
+# %% ../../nbs/tasks/01_countdown.ipynb #21b4acf0
+@add_task('countdown', easy=dict(numbers=3), standard=dict(numbers=4), hard=dict(numbers=5, rare=30), extreme=dict(numbers=6, rare=1000))
 @dataclass(frozen=True)
 class Countdown:
     "Countdown with steps. Dial: how many `numbers`, drawn from low..high; results in 0..max_value; operations `ops` out of '+-*/'; `rare` > 1 keeps only problems that at most one random play in `rare` solves."

@@ -2,7 +2,7 @@
 
 # %% auto #0
 __all__ = ['STUDIES', 'Study', 'add_study', 'study_named', 'arm_recipe', 'held_out', 'run_job', 'job_file', 'run_jobs',
-           'pass_at_1', 'tuning_table', 'run_study', 'study_file', 'load_study', 'study_runs', 'stale_runs']
+           'pass_at_1', 'tuning_table', 'run_study', 'study_file', 'load_study', 'at_level', 'study_runs', 'stale_runs']
 
 # %% ../../nbs/training/07_study.ipynb #232fcb3e
 import dataclasses, json, multiprocessing, time
@@ -25,13 +25,14 @@ from .checkpoints import write_atomic
 from .loop import train
 from .records import Evaluation, Run, versions
 
-# %% ../../nbs/training/07_study.ipynb #c50def9b
+# %% ../../nbs/training/07_study.ipynb #e2eb1df4
 @dataclass(frozen=True, kw_only=True)
 class Study:
     "Arms (recipes) x regimes (changes to every recipe) x seeds on one task; `lrs` are tried on the validation split. All of it plain data."
     name: str
     question: str
-    task: tuple                       # (name, level)
+    task: tuple                       # (name, level) trained on
+    tests: tuple                      # (level, number of problems) held out, in this order
     arms: tuple                       # recipe names
     regimes: dict                     # name -> changes to the recipe
     lrs: dict                         # regime -> learning rates tried
@@ -39,11 +40,9 @@ class Study:
     tuning_seeds: tuple = (100,)
     model: str = 'tiny'
     bf16: bool = True                 # matrix products in bfloat16 where the machine has them
-    steps: int = 120
-    every: int = 40
-    problems: int = 100
+    steps: int = 100
+    every: int = 50
     samples: int = 256
-    tuning_problems: int = 64
     tuning_samples: int = 64
 
 # %% ../../nbs/training/07_study.ipynb #7d0064e3
@@ -66,20 +65,19 @@ def arm_recipe(study, arm: str, regime: str, lr: float):
     "The recipe that one job trains."
     return recipe(arm, lr=lr, **study.regimes[regime])
 
-# %% ../../nbs/training/07_study.ipynb #521a0195
-def held_out(study, split: str, problems: int):
-    "The study's problems of a split; the same ones in every job."
-    return task(*study.task).sample(problems, seed=0, split=split)
+# %% ../../nbs/training/07_study.ipynb #33874d83
+def held_out(study, split: str) -> list:
+    "The study's problems of a split, level after level; the same ones in every job."
+    return [item for level, count in study.tests for item in task(study.task[0], level).sample(count, seed=0, split=split)]
 
-# %% ../../nbs/training/07_study.ipynb #7df07395
+# %% ../../nbs/training/07_study.ipynb #a875c98d
 def run_job(study, job: tuple) -> dict:
     "Train one job (arm, regime, lr, seed, phase) and return its record: per-step metrics, evaluations, fingerprint. Phase 'tuning' uses the validation split, 'final' the test split."
     arm, regime, lr, seed, phase = job
     torch.set_num_threads(1)
     policy, rec = Policy.load(study.model, bf16=study.bf16 and has_fast_bf16()), arm_recipe(study, arm, regime, lr)
     tuning = phase == 'tuning'
-    items = held_out(study, 'valid' if tuning else 'test', study.tuning_problems if tuning else study.problems)
-    callback = Evaluate(items, samples=study.tuning_samples if tuning else study.samples, every=None if tuning else study.every)
+    callback = Evaluate(held_out(study, 'valid' if tuning else 'test'), samples=study.tuning_samples if tuning else study.samples, every=None if tuning else study.every)
     run = train(policy, task(*study.task), rec, steps=study.steps, seed=seed, callbacks=[callback])
     keep = ('reward', 'entropy', 'nll', 'signal', 'grad_norm', 'kl', 'moved', 'length', 'updates', 'trained_tokens', 'tokens')
     metrics = {k: [None if r[k] is None else float(f"{r[k]:.5g}") for r in run.rows] for k in keep}
@@ -143,16 +141,25 @@ def load_study(name: str) -> dict:
     if not study_file(name).exists(): raise FileNotFoundError(f"study {name!r} has no stored results; `rl4llm study {name}` makes them (about an hour on 2 cores).")
     return json.loads(study_file(name).read_text())
 
-# %% ../../nbs/training/07_study.ipynb #78d21939
-def study_runs(stored: dict, regime: str | None = None) -> list[Run]:
-    "The stored final runs (of one regime) as `Run` objects, ready for `compare` and the plots."
+# %% ../../nbs/training/07_study.ipynb #c2baa7af
+def at_level(stored: dict, evaluation: dict, level: str | None) -> Evaluation:
+    "A stored evaluation, restricted to the held-out problems of one level (None: all)."
+    levels = np.repeat([l for l, _ in stored['study']['tests']], [n for _, n in stored['study']['tests']])
+    chosen, e = [i for i, l in enumerate(levels) if level in (None, l)], Evaluation.from_dict(evaluation)
+    if not chosen: raise ValueError(f"the study has no level {level!r}; it has {', '.join(l for l, _ in stored['study']['tests'])}.")
+    extras = {**e.extras, 'distinct': [e.extras['distinct'][i] for i in chosen]}
+    return dataclasses.replace(e, keys=tuple(e.keys[i] for i in chosen), num_samples=e.num_samples[chosen], num_correct=e.num_correct[chosen], extras=extras)
+
+# %% ../../nbs/training/07_study.ipynb #5a40744b
+def study_runs(stored: dict, regime: str | None = None, *, level: str | None = None) -> list[Run]:
+    "The stored final runs (of one regime, on the held-out problems of one level) as `Run` objects, ready for `compare` and the plots."
     runs = []
     for record in stored['runs']:
         if regime not in (None, record['regime']): continue
         run = Run(dict(recipe=dict(name=record['arm'], lr=record['lr']), regime=record['regime'], task=record['task'], model=record['model'], seed=record['seed'], steps=stored['study']['steps'],
                        seconds=record['seconds'], fingerprint=record['fingerprint'], versions=record['versions'], status='stored'))
         run.rows = pd.DataFrame(record['metrics']).assign(step=lambda d: range(len(d))).to_dict('records')
-        run.evaluations = {e['step']: Evaluation.from_dict(e) for e in record['evaluations']}
+        run.evaluations = {e['step']: at_level(stored, e, level) for e in record['evaluations']}
         runs.append(run)
     return runs
 
@@ -161,3 +168,9 @@ def stale_runs(stored: dict) -> list[str]:
     "Stored runs whose recipe or formulas have changed since: 'regime/arm seed'."
     study = STUDIES.get(stored['study']['name']) or Study(**stored['study'])
     return [f"{r['regime']}/{r['arm']} seed {r['seed']}" for r in stored['runs'] if arm_recipe(study, r['arm'], r['regime'], r['lr']).fingerprint() != r['fingerprint']]
+
+# %% ../../nbs/training/07_study.ipynb #518c3f2f
+add_study(name='negative_reinforcement', question='Does reinforcing right answers narrow the policy, and does punishing wrong ones keep its reach (pass@256)?',
+          task=('countdown', 'standard'), tests=(('standard', 60), ('hard', 60)), arms=('positive', 'negative', 'weighted_reinforce', 'grpo'),
+          regimes={'on-policy': {}, 'four mini-batches': dict(minibatch=64)},
+          lrs={'on-policy': (3e-5, 1e-4, 3e-4), 'four mini-batches': (1.5e-5, 5e-5, 1.5e-4)});

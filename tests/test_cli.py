@@ -1,0 +1,86 @@
+"""The command line: it teaches, it works, and it answers mistakes in one sentence."""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMANDS = ('demo', 'train', 'compare', 'pretrain', 'study', 'recipes', 'doctor')
+
+
+def rl4llm(*args, cwd=None, **env):
+    code = 'import sys; from rl4llm.cli import main; sys.exit(main(sys.argv[1:]))'
+    return subprocess.run([sys.executable, '-c', code, *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=300,
+                          env={**os.environ, 'OMP_NUM_THREADS': '1', 'COLUMNS': '160', 'NO_COLOR': '1', 'TERM': 'dumb', **env})
+
+
+def test_help_lists_every_command_and_each_explains_itself():
+    out = rl4llm('--help').stdout
+    assert all(c in out for c in COMMANDS)
+    from typer.testing import CliRunner
+    from rl4llm.cli import app
+    for command in COMMANDS:
+        done = CliRunner().invoke(app, [command, '--help'])
+        assert done.exit_code == 0 and len(done.output.split()) > 20, command
+
+
+def test_help_is_quick():
+    loaded = subprocess.run([sys.executable, '-c', "import sys, rl4llm.cli; print('torch' in sys.modules)"], capture_output=True, text=True).stdout
+    assert loaded.strip() == 'False'
+
+
+def test_train_then_compare(tmp_path, tiny_folder):
+    common = ['--task', 'countdown/easy', '--model', tiny_folder, '--steps', 2, '--problems', 2, '--samples', 4, '--set', 'prompts=2', '--set', 'group=4', '--set', 'lr=2e-4']
+    for name in ('reinforce', 'grpo'):
+        done = rl4llm('train', name, *common, '--out', tmp_path / 'runs' / name, '--seed', 5)
+        assert done.returncode == 0 and 'pass@1' in done.stdout, done.stderr
+    config = json.loads((tmp_path / 'runs/grpo/run.json').read_text())
+    assert config['seed'] == 5 and config['recipe']['lr'] == 2e-4 and config['recipe']['group'] == 4 and config['status'] == 'finished'
+    done = rl4llm('compare', tmp_path / 'runs', '--out', tmp_path / 'curves.png')
+    assert done.returncode == 0 and 'grpo' in done.stdout and 'no verdict' in done.stdout, done.stderr
+    assert (tmp_path / 'curves.png').stat().st_size > 1000
+    again = rl4llm('train', 'grpo', *common, '--out', tmp_path / 'runs/grpo', '--seed', 5)
+    assert again.returncode == 0 and '2 steps' in again.stdout
+
+
+@pytest.mark.parametrize('args, words', [
+    (('train', 'grop'), 'did you mean grpo'), (('train', 'grpo', '--set', 'lr'), 'is not key=value'), (('train', 'grpo', '--set', 'epoch=3'), 'did you mean epochs'),
+    (('train', 'grpo', '--set', 'group=0'), 'wanted a whole number'), (('train', 'grpo', '--task', 'countdwn'), 'countdown'), (('train', 'grpo', '--task', 'countdown/hrd'), 'hard'),
+    (('train', 'grpo', '--model', 'no/such/model'), "no model 'no/such/model'"), (('compare', 'no/such'), 'no run below'), (('study', 'nonsense'), 'no study is called'), (('pretrain', 'big'), 'tiny-v1')])
+def test_mistakes_get_one_sentence(args, words, tmp_path, monkeypatch, capsys):
+    from rl4llm.cli import main
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop: main(list(args))
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and words in said and 'Traceback' not in said and len(said.strip().splitlines()[-1]) < 600
+
+
+def test_a_typo_in_the_settings_is_named(tmp_path):
+    (tmp_path / 'settings.ini').write_text('[rl4llm]\nsede = 1\n')
+    done = rl4llm('train', 'grpo', cwd=tmp_path)
+    assert done.returncode == 2 and "did you mean 'seed'" in done.stderr
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    assert 'Traceback' in rl4llm('--debug', 'train', 'grop', cwd=tmp_path).stderr
+
+
+def test_recipes_are_listed_and_shown():
+    assert 'weighted_reinforce' in rl4llm('recipes').stdout
+    assert 'ppo_clip' in rl4llm('recipes', 'grpo').stdout
+
+
+def test_doctor(tmp_path):
+    done = rl4llm('doctor', cwd=tmp_path)
+    assert all(w in done.stdout for w in ('torch', 'device', 'threads', 'embedded model'))
+
+
+@pytest.mark.parametrize('preset', ['cpu', 'gpu'])
+def test_the_demo_runs_dry_under_every_preset(tmp_path, preset):
+    done = rl4llm('demo', cwd=tmp_path, RL4LLM_DRY_RUN='1', RL4LLM_PRESET=preset)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert 'One seed is no verdict' in done.stdout and 'weighted_reinforce' in done.stdout
+    page = (tmp_path / 'runs/demo/report.html').read_text()
+    assert page.count('<img') >= 2 and (tmp_path / 'runs/demo/pass_at_k.png').exists()
