@@ -42,6 +42,7 @@ bench: .venv/.installed ## speed and memory of the parts
 
 # -- write
 
+notebooks: export TQDM_DISABLE = 1
 notebooks: .venv/.installed ## execute notebooks and store their outputs: make notebooks NB=nbs/core/01_settings_file.ipynb
 	nbdev-export
 	find $(NB) -name '*.ipynb' -not -path '*/[_.]*' -print0 | sort -z | xargs -0 jupyter nbconvert --to notebook --execute --inplace \

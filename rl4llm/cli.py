@@ -19,9 +19,10 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode='
 # %% ../nbs/90_cli.ipynb #ce0b0e4c
 DEBUG = []
 
-# %% ../nbs/90_cli.ipynb #8df7d4de
+# %% ../nbs/90_cli.ipynb #d01dc33f
 @app.callback()
 def common(debug: Annotated[bool, typer.Option('--debug', help='Show the traceback of an error.')] = False):
+    "Options before the command."
     DEBUG[:] = [debug]
 
 # %% ../nbs/90_cli.ipynb #c5e61488
@@ -47,9 +48,9 @@ def parse_changes(pairs) -> dict:
     read = lambda text: float(text) if text.replace('.', '', 1).replace('e-', '', 1).isdigit() and not text.isdigit() else yaml.safe_load(text)
     return {k: read(v) for k, v in (p.split('=', 1) for p in pairs)}
 
-# %% ../nbs/90_cli.ipynb #33d1e6b2
+# %% ../nbs/90_cli.ipynb #c5057429
 @app.command('train')
-def train_command(recipe_name: Annotated[str, typer.Argument(metavar='RECIPE', help='A recipe, e.g. grpo; `rl4llm recipes` lists them.')], steps: Annotated[int, typer.Option(help='Optimisation steps.')] = 100,
+def train_command(recipe_name: Annotated[str, typer.Argument(metavar='RECIPE', help='A recipe, e.g. grpo; `rl4llm recipes` lists them.')], *, steps: Annotated[int, typer.Option(help='Optimisation steps.')] = 100,
                   task_name: Annotated[str, typer.Option('--task', help='countdown, modular or sat, with an optional level: countdown/hard.')] = 'countdown/standard',
                   model: Annotated[str, typer.Option(help="'tiny', a folder or a hub name.")] = 'tiny', seed: Seed = None, out: Out = None,
                   problems: Annotated[int, typer.Option(help='Held-out problems for pass@k.')] = 48, samples: Annotated[int, typer.Option(help='Samples for each of them.')] = 64,

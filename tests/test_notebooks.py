@@ -1,5 +1,6 @@
 "Rules that every notebook keeps: executed, readable, small functions, no trace of a machine."
-import ast, json, re
+import ast, copy, json, re
+from functools import lru_cache
 from pathlib import Path
 import nbformat, pytest
 
@@ -17,7 +18,9 @@ every_notebook = pytest.mark.parametrize('path', NOTEBOOKS + [TEMPLATE], ids=lam
 every_module = pytest.mark.parametrize('path', PACKAGE, ids=lambda p: str(p.relative_to(TOP)))
 
 
-def code_cells(path): return [c for c in nbformat.read(path, 4).cells if c.cell_type == 'code' and c.source.strip()]
+@lru_cache(maxsize=None)
+def notebook(path): return nbformat.read(path, 4)
+def code_cells(path): return [c for c in notebook(path).cells if c.cell_type == 'code' and c.source.strip()]
 def directives(cell): return set(re.findall(r'^#\|\s*(\w+)', cell.source, re.MULTILINE))
 
 
@@ -39,7 +42,7 @@ def shown(cell):
 
 def outputs_as_text(path):
     "Source and outputs of a notebook as one text, pictures left out."
-    nb = nbformat.read(path, 4)
+    nb = copy.deepcopy(notebook(path))
     for cell in nb.cells:
         for output in cell.get('outputs', []):
             for kind in [k for k in output.get('data', {}) if k.startswith(('image/png', 'image/jpeg'))]: del output['data'][kind]
@@ -91,7 +94,7 @@ def test_nothing_is_installed(path):
 
 @every_notebook
 def test_begins_with_a_title_and_explains(path):
-    cells = nbformat.read(path, 4).cells
+    cells = notebook(path).cells
     assert cells[0].cell_type == 'markdown' and cells[0].source.startswith('# '), 'the first cell is the title'
     prose = sum(c.cell_type == 'markdown' for c in cells)
     assert prose >= len(cells)/6, f'{prose} of {len(cells)} cells are prose'
@@ -99,7 +102,7 @@ def test_begins_with_a_title_and_explains(path):
 
 @every_notebook
 def test_a_method_has_the_headings_in_order(path):
-    cells = nbformat.read(path, 4).cells
+    cells = notebook(path).cells
     if not any(c.cell_type == 'code' and 'export' in directives(c) and re.search(r'^add_recipe\(', c.source, re.MULTILINE) for c in cells): return
     headings = iter([line[3:].strip() for c in cells if c.cell_type == 'markdown' for line in c.source.split('\n') if line.startswith('## ')])
     missing = [h for h in HEADINGS if h not in headings]

@@ -30,10 +30,12 @@ def model_folder(name: str) -> str:
     places = ASSETS / SHIPPED.get(name, name), settings().runs / 'models' / name
     return str(next((p for p in places if (p / 'config.json').exists()), name))
 
-# %% ../../nbs/core/06_policy.ipynb #4b4b508c
+# %% ../../nbs/core/06_policy.ipynb #f894c27a
 def _load(name: str, **kw):
     "Model and tokenizer; a missing one is answered with what would work. What looks like a path is not asked for on the hub."
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+    logging.disable_progress_bar()
     folder, path = model_folder(name), name.count('/') > 1 or name.startswith(('.', '/', '~'))
     try: return AutoModelForCausalLM.from_pretrained(folder, local_files_only=path, **kw), AutoTokenizer.from_pretrained(folder, local_files_only=path)
     except (OSError, ValueError) as error:

@@ -17,8 +17,8 @@ from torch import Tensor
 # %% ../../nbs/core/03_rollouts.ipynb #fdfb702d
 from .numerics import masked_mean
 
-# %% ../../nbs/core/03_rollouts.ipynb #1ae30aca
-@dataclass(kw_only=True)
+# %% ../../nbs/core/03_rollouts.ipynb #55ccb080
+@dataclass(kw_only=True, repr=False)
 class Rollouts:
     "A batch of sampled responses, tensors on one device. Rows are `n`, prompts are `b`; see the field comments."
     prompt_ids: Int[Tensor, "b p"]            # left-padded
@@ -47,6 +47,7 @@ class Rollouts:
 
     def __len__(self) -> int: return self.tokens.shape[0]
     def __post_init__(self): check_rollouts(self)
+    def __repr__(self) -> str: return f"Rollouts({len(self)} rows, {len(self.group.unique())} groups, {int(self.mask.sum())} tokens, mean reward {self.rewards.nanmean():.3f})"
     def _repr_html_(self) -> str: return rollouts_html(self)
 
 # %% ../../nbs/core/03_rollouts.ipynb #88012461

@@ -97,12 +97,12 @@ def check_sampling(group, max_new_tokens, temperature, top_p, top_k) -> None:
                                     ('temperature', temperature, temperature >= 0, '0 (greedy) or more'), ('top_p', top_p, 0 < top_p <= 1, 'in (0, 1]'), ('top_k', top_k, top_k >= 0, '0 (off) or more')):
         if not fine: raise ValueError(f"{name} is {value!r}, wanted {want}.")
 
-# %% ../../nbs/core/07_sampler.ipynb #6e612b48
+# %% ../../nbs/core/07_sampler.ipynb #6501f3c4
 def response_room(items) -> int:
     "The longest response any of the `items` may need in compact form, with its end token; 256 for plain strings."
     if any(isinstance(i, str) for i in items): return 256
     from rl4llm.tasks import task_of
-    return 1 + max(getattr(task_of(item), 'max_tokens', lambda item: 47)(item) for item in items)
+    return 1 + max((getattr(task_of(item), 'max_tokens', lambda item: 47)(item) for item in items), default=0)
 
 # %% ../../nbs/core/07_sampler.ipynb #002a1a2e
 @stage('sampler')

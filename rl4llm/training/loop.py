@@ -181,7 +181,7 @@ def update(state, rollouts, adv, limit: float) -> list[dict]:
     full, order = state.recipe.minibatch or len(rows), torch.arange(len(rows), device=adv.device)
     return [descend(state, rows_of(rows, order[s]), adv[s], weight[s], share=min(1.0, (s.stop - s.start) / full), limit=limit) for _ in range(state.recipe.epochs) for s in parts]
 
-# %% ../../nbs/training/03_loop.ipynb #a4d19722
+# %% ../../nbs/training/03_loop.ipynb #f614095f
 def metrics_of(state, rollouts, adv, updates, clock) -> dict:
     "The row of metrics of one step; None where there was no update. `clock`: times before sampling, between, and after the update."
     used = sum(u['tokens'] for u in updates)
@@ -189,8 +189,8 @@ def metrics_of(state, rollouts, adv, updates, clock) -> dict:
     first = updates[0] if updates else None
     signal = (adv * rollouts.mask).abs().sum(1) > 0
     correct = rollouts.components.get('correct', rollouts.rewards)
-    return dict(step=state.step, reward=float(rollouts.rewards.nanmean()), accuracy=float(correct.nanmean()), entropy=first['entropy'] / first['tokens'] if first else None,
-                nll=float(-masked_mean(rollouts.logp_behave, rollouts.mask)), loss=first['loss'] if first else None, grad_norm=first['grad_norm'] if first else None, kl=mean('kl'), moved=mean('moved'),
+    return dict(step=state.step, reward=float(rollouts.rewards.nanmean()), accuracy=float(correct.nanmean()), entropy=float(-masked_mean(rollouts.logp_behave, rollouts.mask)),
+                entropy_trained=first['entropy'] / first['tokens'] if first else None, loss=first['loss'] if first else None, grad_norm=first['grad_norm'] if first else None, kl=mean('kl'), moved=mean('moved'),
                 length=float(rollouts.mask.sum(1).float().mean()), finished=float(rollouts.finished.float().mean()), signal=len(rollouts.group[signal].unique()) / len(rollouts.group.unique()),
                 rows=len(rollouts), tokens=int(rollouts.mask.sum()), updates=len(updates), trained_tokens=used, seconds=round(clock[2] - clock[0], 4), seconds_sampling=round(clock[1] - clock[0], 4))
 

@@ -59,10 +59,10 @@ def base_spec(name: str) -> BaseSpec:
     if name not in _BASES: raise ValueError(f"There is no base model {name!r}; there are: {', '.join(_BASES)}.")
     return _BASES[name]
 
-# %% ../../nbs/training/06_pretraining.ipynb #7ad67207
+# %% ../../nbs/training/06_pretraining.ipynb #428d6644
 MIXTURE = (('countdown', dict(numbers=3), .07), ('countdown', dict(numbers=4), .24), ('countdown', dict(numbers=5), .22), ('countdown', dict(numbers=6), .12),
-           ('modular', dict(level='easy'), .05), ('modular', dict(level='standard'), .07), ('modular', dict(level='hard'), .06), ('modular', dict(level='extreme'), .06),
-           ('sat', dict(level='easy'), .04), ('sat', dict(level='standard'), .04), ('sat', dict(level='hard'), .02), ('sat', dict(level='extreme'), .01))
+           ('modular', dict(length=2, modulus=11), .05), ('modular', dict(length=4, modulus=13), .07), ('modular', dict(length=6, modulus=19), .06), ('modular', dict(length=8, modulus=23), .06),
+           ('sat', dict(variables=4, clauses=6), .04), ('sat', dict(variables=5, clauses=10), .04), ('sat', dict(variables=6, clauses=15), .02), ('sat', dict(variables=6, clauses=20), .01))
 
 add_base('tiny-v1', 'The embedded base: 0.7M parameters, Countdown, modular chains and SAT. Never retrained.', mixture=MIXTURE, steps=1500, batch=256, bf16=True, shipped=True,
          architecture=dict(hidden_size=128, num_hidden_layers=3, num_attention_heads=4, intermediate_size=384, max_position_embeddings=256));
@@ -174,9 +174,9 @@ def pretrain(spec: str | BaseSpec, *, out, steps: int | None = None, seed: int |
         if save_every and (step + 1) % save_every == 0: save_base(model, spec, Path(out) / f'step-{step + 1}', seed=seed, loss=losses)
     return save_base(model, spec, out, seed=seed, seconds=round(time.time() - start), bf16=bf16, loss=losses)
 
-# %% ../../nbs/training/06_pretraining.ipynb #1637ce3f
+# %% ../../nbs/training/06_pretraining.ipynb #5d0522b4
 LONG = (('countdown', dict(numbers=4), .10), ('countdown', dict(numbers=5), .25), ('countdown', dict(numbers=6), .20), ('countdown', dict(numbers=7), .10),
-        ('modular', dict(length=6, modulus=23), .06), ('modular', dict(length=12, modulus=47), .08), ('modular', dict(length=20, modulus=97), .08),
+        *(('modular', dict(length=n, modulus=m), .0275) for m in (13, 23) for n in (2, 4, 8, 12)),
         ('sat', dict(variables=6, clauses=20), .05), ('sat', dict(variables=8, clauses=30), .08))
 
 add_base('small-v1', 'For one GPU, not shipped: 27M parameters on longer problems.', mixture=LONG, steps=4000, batch=512, chunks=4, lr=6e-4, bf16=True, workers=12,

@@ -16,8 +16,8 @@ import pandas as pd
 # %% ../../nbs/training/01_records.ipynb #fa409222
 from .checkpoints import write_atomic
 
-# %% ../../nbs/training/01_records.ipynb #61a9b829
-@dataclass
+# %% ../../nbs/training/01_records.ipynb #6ddc487c
+@dataclass(repr=False)
 class Evaluation:
     "Samples drawn and samples correct for each of p held-out problems. `extras` holds further numbers, per problem or overall."
     step: int
@@ -35,6 +35,7 @@ class Evaluation:
     @classmethod
     def from_dict(cls, d: dict): return cls(**{**d, 'keys': tuple(d['keys']), **{k: np.array(d[k]) for k in ('num_samples', 'num_correct')}})
     def pass_at_k(self, ks=(1, 4, 16, 64, 256)) -> pd.Series: return pass_curve(self, ks)
+    def __repr__(self) -> str: return f"Evaluation({self.model}, step {self.step}, {self.task}, {len(self.keys)} problems x {int(self.num_samples[0])}: " + ', '.join(f'pass@{k} {v:.3f}' for k, v in self.pass_at_k().items()) + ')'
     def _repr_html_(self) -> str: return f"<p>{self.model}, step {self.step}, {self.task}: {len(self.keys)} problems x {int(self.num_samples[0])} samples</p>" + self.pass_at_k().round(3).to_frame('pass@k').T.to_html()
 
 # %% ../../nbs/training/01_records.ipynb #7803b06c
@@ -63,7 +64,7 @@ def now() -> str:
     "The present time in UTC, ISO 8601, seconds."
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
 
-# %% ../../nbs/training/01_records.ipynb #6e53971f
+# %% ../../nbs/training/01_records.ipynb #f85713c0
 class Run:
     "One training run: configuration, metrics, evaluations; in memory, and under `path` if one is given."
     def __init__(self, config: dict, path=None):
@@ -83,6 +84,7 @@ class Run:
     def save(self): return save_run(self)
     def log(self, row: dict): return log_metrics(self, row)
     def add(self, evaluation): return add_evaluation(self, evaluation)
+    def __repr__(self): return f"Run({self.name}, {self.task}, {len(self.rows)} steps, {self.config.get('status', '')})"
     def _repr_html_(self): return run_html(self)
 
 # %% ../../nbs/training/01_records.ipynb #530e3291
