@@ -644,6 +644,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'rl4llm.tasks.protocol.Item.__post_init__': ( 'tasks/protocol.html#item.__post_init__',
                                                                                      'rl4llm/tasks/protocol.py'),
                                        'rl4llm.tasks.protocol.Item.key': ('tasks/protocol.html#item.key', 'rl4llm/tasks/protocol.py'),
+                                       'rl4llm.tasks.protocol.Item.prompt': ('tasks/protocol.html#item.prompt', 'rl4llm/tasks/protocol.py'),
                                        'rl4llm.tasks.protocol.Task': ('tasks/protocol.html#task', 'rl4llm/tasks/protocol.py'),
                                        'rl4llm.tasks.protocol.Task.chance': ('tasks/protocol.html#task.chance', 'rl4llm/tasks/protocol.py'),
                                        'rl4llm.tasks.protocol.Task.demonstrate': ( 'tasks/protocol.html#task.demonstrate',

@@ -4,8 +4,8 @@
 __all__ = ['ARMS', 'STUDY_LEVEL', 'PAGE', 'demo_sizes', 'demo_recipe', 'demo_runs', 'terminal_curves', 'png_of', 'demo_report',
            'demo', 'demo_table', 'closing_words']
 
-# %% ../nbs/80_demo.ipynb #349a881d
-import base64, io, json, shutil, time
+# %% ../nbs/80_demo.ipynb #8cbd0ad9
+import base64, io, json, os, shutil, time
 from pathlib import Path
 
 # %% ../nbs/80_demo.ipynb #02c00d55
@@ -108,12 +108,12 @@ pass@k is the probability that at least one of k answers is right: small k shows
 {% if study %}<h2>The stored study: {{ stored.study.seeds|length }} seeds</h2><p>{{ stored.study.question }} {{ stored.study.steps }} steps; repeat it with <code>{{ stored.command }}</code>.</p>{{ study_curves }}{{ study }}{% endif %}
 <p><small>Seed {{ config.seed }}, {{ config.device }}, {{ config.threads }} threads, started {{ config.started }}. Versions: {{ versions }}</small></p></html>"""
 
-# %% ../nbs/80_demo.ipynb #79a0e98c
+# %% ../nbs/80_demo.ipynb #0fc10eb8
 def demo(*, out=None, steps: int | None = None, seed: int | None = None, fresh: bool = False, say=print):
     "The whole demo: runs, table, `pass_at_k.png`, `report.html` and metrics under `out`. Returns the comparison."
     from rl4llm.core.llama import has_fast_bf16
     using, began = apply_settings(), time.time()
-    sizes, folder = demo_sizes(using) | ({'steps': steps} if steps else {}), Path(out or using.runs / 'demo')
+    sizes, folder = demo_sizes(using) | ({'steps': steps} if steps else {}), Path(os.path.relpath(out or using.runs / 'demo'))
     if fresh: shutil.rmtree(folder, ignore_errors=True)
     runs = demo_runs(folder, sizes, seed=using.seed if seed is None else seed, device=using.device, bf16=has_fast_bf16(), say=say)
     comparison = compare(runs, ks=[k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k <= sizes['samples']])

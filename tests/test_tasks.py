@@ -302,3 +302,11 @@ def test_every_compact_text_is_inside_the_vocabulary(tmp_path):
 def _tokenizer(memo=[]):
     if not memo: memo.append(tiny_tokenizer())
     return memo[0]
+
+
+def test_the_samplers_default_room_fits_every_demonstration():
+    from rl4llm.core.sampler import ROOM
+    from rl4llm.tasks import levels, tasks
+    for name in tasks():
+        for level, t in levels(name).items():
+            for item in t.sample(5, seed=0): assert len(t.demonstrate(item, seed=0).split()) + 1 <= ROOM, (name, level)

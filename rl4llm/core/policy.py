@@ -80,13 +80,10 @@ class Policy:
         return sample(self, items, group, seed=seed, **kw)
     def __repr__(self): return f"Policy({self.name}, {self.model.config.model_type}, {sum(p.numel() for p in self.model.parameters()):,} parameters, style={self.style}, {self.device})"
 
-# %% ../../nbs/core/06_policy.ipynb #5de479d9
+# %% ../../nbs/core/06_policy.ipynb #6af166bd
 def prompt_text(policy, item) -> str:
     "What `policy` is asked: an item rendered in its style, a plain string as it is. Chat models get their template."
-    text = item
-    if not isinstance(item, str):
-        from rl4llm.tasks import task_of
-        text = task_of(item).prompt(item, style=policy.style)
+    text = item if isinstance(item, str) else item.prompt(policy.style)
     if policy.style == 'compact' or not getattr(policy.tokenizer, 'chat_template', None): return text
     return policy.tokenizer.apply_chat_template([{'role': 'user', 'content': text}], tokenize=False, add_generation_prompt=True)
 

@@ -14,7 +14,7 @@ def _tuples(x):
     "Lists turned into tuples, at any depth (what JSON took away)."
     return tuple(map(_tuples, x)) if hasattr(x, '__iter__') and not hasattr(x, 'strip') else x
 
-# %% ../../nbs/tasks/00_protocol.ipynb #23d58a6d
+# %% ../../nbs/tasks/00_protocol.ipynb #264cdca4
 @dataclass(frozen=True)
 class Item:
     "One problem: the task's name, the data that define it (nested tuples of ints and strings), and its difficulty (task's own scale)."
@@ -26,6 +26,9 @@ class Item:
     def key(self) -> str:
         "Canonical identity: equal for two wordings of the same problem. Decides the split."
         return task_of(self).key(self)
+    def prompt(self, style: str = 'compact') -> str:
+        "The question, 'compact' (tokens of the tiny vocabulary) or 'text' (plain English)."
+        return task_of(self).prompt(self, style)
 
 # %% ../../nbs/tasks/00_protocol.ipynb #8c1f6d69
 @dataclass(frozen=True)
