@@ -176,13 +176,13 @@ def at_level(stored: dict, evaluation: dict, level: str | None) -> Evaluation:
     extras = {**e.extras, 'distinct': [e.extras['distinct'][i] for i in chosen]}
     return dataclasses.replace(e, keys=tuple(e.keys[i] for i in chosen), num_samples=e.num_samples[chosen], num_correct=e.num_correct[chosen], extras=extras)
 
-# %% ../../nbs/training/07_study.ipynb #5a40744b
+# %% ../../nbs/training/07_study.ipynb #b0dbc575
 def study_runs(stored: dict, regime: str | None = None, *, level: str | None = None) -> list[Run]:
     "The stored final runs (of one regime, on the held-out problems of one level) as `Run` objects, ready for `compare` and the plots."
     runs = []
     for record in stored['runs']:
         if regime not in (None, record['regime']): continue
-        run = Run(dict(recipe=dict(name=record['arm'], lr=record['lr']), regime=record['regime'], task=record['task'], model=record['model'], seed=record['seed'], steps=stored['study']['steps'],
+        run = Run(dict(recipe=dict(name=record['arm'], lr=record['lr']), regime=record['regime'], task=f"{stored['study']['task'][0]} {level}" if level else record['task'], model=record['model'], seed=record['seed'], steps=stored['study']['steps'],
                        seconds=record['seconds'], fingerprint=record['fingerprint'], versions=record['versions'], status='stored'))
         run.rows = pd.DataFrame(record['metrics']).assign(step=lambda d: range(len(d))).to_dict('records')
         run.evaluations = {e['step']: at_level(stored, e, level) for e in record['evaluations']}
