@@ -74,7 +74,7 @@ in-step: .venv/.installed ## are notebooks clean, and is rl4llm/ what they expor
 
 test-notebooks: .venv/.installed ## execute every notebook, store nothing
 	time nbdev-test nbs --n-workers 2 --timing
-	time nbdev-test tutorials --n-workers 2 --timing
+	time RL4LLM_DRY_RUN=1 nbdev-test tutorials --n-workers 2 --timing
 
 test-wheel: .venv/.installed ## build the wheel, install it in an empty environment, run the demo there
 	time python -m pytest -m wheel
