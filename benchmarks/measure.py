@@ -70,8 +70,8 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
 
 
 def peak_gib(**sizes) -> float:
-    "Peak memory (GiB above the inputs) of log-probabilities and entropies with gradient, in a fresh process."
-    return float(subprocess.run([sys.executable, '-c', PEAK.format(**sizes)], capture_output=True, text=True, check=True).stdout)
+    "Peak memory (GiB above what imports and inputs had reached) of log-probabilities and entropies with gradient, in a fresh process; at least a MiB, the resolution."
+    return max(2**-10, float(subprocess.run([sys.executable, '-c', PEAK.format(**sizes)], capture_output=True, text=True, check=True).stdout))
 
 
 def memory_rows(quick: bool = False) -> list[dict]:

@@ -86,19 +86,20 @@ def png_of(figure) -> bytes:
 def _picture(figure) -> str:
     return f'<img style="max-width:100%" src="data:image/png;base64,{base64.b64encode(png_of(figure)).decode()}">'
 
-# %% ../nbs/80_demo.ipynb #1bbc1464
+# %% ../nbs/80_demo.ipynb #ac216a40
 def demo_report(runs, comparison, stored=None) -> str:
     "One self-contained HTML page: pictures, table, what was run, and the stored study beside it."
     from jinja2 import Template
     from rl4llm.analysis.plots import plot_entropy
     facts = pd.DataFrame([dict(method=r.method, lr=r.config['recipe']['lr'], steps=len(r.rows), seconds=r.config['seconds'], tokens=r.config['tokens']) for r in runs]).set_index('method')
     study = None if stored is None else compare(study_runs(stored, 'on-policy', level=STUDY_LEVEL))
-    return Template(PAGE).render(runs=runs, facts=facts.to_html(), comparison=comparison._repr_html_(), curves=_picture(comparison.plot()), training=_picture(plot_entropy(runs)), stored=stored,
+    shown = compare(runs, ks=[k for k in (1, 4, 16, 64, 256) if k in comparison.ks])
+    return Template(PAGE).render(runs=runs, facts=facts.to_html(), comparison=shown._repr_html_(), curves=_picture(comparison.plot()), training=_picture(plot_entropy(runs)), stored=stored,
                                  study=study and study._repr_html_(), study_curves=study and _picture(study.plot()), config=runs[0].config, samples=int(runs[0].final.num_samples[0]), problems=len(runs[0].final.keys), versions=json.dumps(runs[0].config['versions']))
 
-# %% ../nbs/80_demo.ipynb #7ff7b010
+# %% ../nbs/80_demo.ipynb #a4abd6e9
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>rl4llm demo</title>
-<style>body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}table{border-collapse:collapse;font-size:.85rem;margin:.5rem 0}td,th{padding:.2rem .6rem;border-bottom:1px solid #ddd;text-align:right}h1,h2{line-height:1.2}.note{background:#fff6e0;padding:.6rem 1rem;border-left:4px solid #e69f00}</style>
+<style>body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}table{border-collapse:collapse;border:0;font-size:.8rem;margin:.5rem 0}td,th{padding:.2rem .5rem;border:0;border-bottom:1px solid #ddd;text-align:right}h1,h2{line-height:1.2}.note{background:#fff6e0;padding:.6rem 1rem;border-left:4px solid #e69f00}</style>
 <h1>Learning from right and wrong answers</h1>
 <p>Copies of <b>{{ config.model }}</b> were trained on {{ config.task_settings }} for {{ config.steps }} steps each, from the same start, and asked for {{ samples }} answers to each of {{ problems }} harder problems that training never sees.
 pass@k is the probability that at least one of k answers is right: small k shows what the model usually does, large k what it can still do at all.</p>
