@@ -109,7 +109,7 @@ def test_links_of_a_lesson_lead_somewhere(path):
 
 @every_lesson
 @pytest.mark.timeout(300)
-def test_a_lesson_runs_dry(path): execute(path, RL4LLM_DRY_RUN='1')
+def test_a_lesson_runs_dry(path): assert execute(path, RL4LLM_DRY_RUN='1') < SECONDS    # an error in a cell raises
 
 
 @pytest.mark.slow

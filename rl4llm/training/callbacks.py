@@ -3,8 +3,8 @@
 # %% auto #0
 __all__ = ['UNITS', 'call', 'Progress', 'Evaluate', 'Checkpoint', 'EarlyStop', 'LivePlot', 'plot_metrics']
 
-# %% ../../nbs/training/02_callbacks.ipynb #2aa8571b
-import sys, time
+# %% ../../nbs/training/02_callbacks.ipynb #1991613f
+import os, sys
 
 # %% ../../nbs/training/02_callbacks.ipynb #dbcfc79e
 from tqdm.auto import tqdm
@@ -18,10 +18,10 @@ def call(callbacks, event: str, *args) -> None:
     "Call `event` on every callback that has it."
     for c in callbacks: getattr(c, event, lambda *a: None)(*args)
 
-# %% ../../nbs/training/02_callbacks.ipynb #d0e3f341
+# %% ../../nbs/training/02_callbacks.ipynb #c9c0cda8
 class Progress:
-    "A tqdm bar with the latest reward, accuracy and entropy."
-    def __init__(self, label: str | None = None, **tqdm_options): self.label, self.options = label, tqdm_options
+    "A tqdm bar with the latest reward and entropy (none where the environment variable TQDM_DISABLE is set)."
+    def __init__(self, label: str | None = None, **tqdm_options): self.label, self.options = label, {'disable': bool(os.environ.get('TQDM_DISABLE')), **tqdm_options}
     def on_start(self, state): self.bar = tqdm(total=state.steps, initial=state.step, desc=self.label or state.recipe.name, leave=False, **self.options)
     def on_step(self, state, row):
         self.bar.set_postfix_str(', '.join(f"{k} {row[k]:.2f}" for k in ('reward', 'entropy') if row.get(k) is not None), refresh=False)
