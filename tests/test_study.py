@@ -87,4 +87,4 @@ def test_demos_run_dry_under_the_gpu_preset(path):
     from unittest.mock import patch
     with patch.dict(os.environ, {'RL4LLM_PRESET': 'gpu', 'RL4LLM_DRY_RUN': '1', 'TQDM_DISABLE': '1'}):
         done = NotebookClient(nbformat.read(TOP / path, 4), timeout=600, resources={'metadata': {'path': str((TOP / path).parent)}}).execute()
-    assert sum(bool(c.get('outputs')) for c in done.cells) > 3
+    assert sum(bool(c.get('outputs')) for c in done.cells) >= 3
