@@ -189,7 +189,7 @@ def test_memory_of_a_stage_is_kept_in_checkpoints(tmp_path, tiny_folder, easy, l
         "An exponential mean of rewards as baseline: a stage with memory."
         def __init__(self, *, rate=0.5): self.rate, self.mean = rate, 0.0
         def __call__(self, rewards, group): return rewards - self.mean
-        def update(self, stats): self.mean += self.rate * (stats['reward'] - self.mean)
+        def update(self, rollouts): self.mean += self.rate * (float(rollouts.rewards.mean()) - self.mean)
         def state_dict(self): return dict(mean=self.mean)
         def load_state_dict(self, state): self.mean = state['mean']
     stage('advantage')(running_mean)

@@ -17,7 +17,7 @@ from torch import Tensor
 # %% ../../nbs/core/03_rollouts.ipynb #fdfb702d
 from .numerics import masked_mean
 
-# %% ../../nbs/core/03_rollouts.ipynb #55ccb080
+# %% ../../nbs/core/03_rollouts.ipynb #6712a634
 @dataclass(kw_only=True, repr=False)
 class Rollouts:
     "A batch of sampled responses, tensors on one device. Rows are `n`, prompts are `b`; see the field comments."
@@ -41,6 +41,7 @@ class Rollouts:
     items: tuple = ()                         # b problems
     texts: tuple = ()                         # n decoded responses
     components: dict[str, Tensor] = field(default_factory=dict)   # parts of the reward, Float[n] each
+    signals: dict[str, Tensor] = field(default_factory=dict)      # what stages asked for before the update, n rows each
     token_rewards: Any = None                 # Float[n t] or None
     logp_ref: Any = None                      # Float[n t] by the reference policy, or None
     temperature: float = 1.0                  # at which the log-probabilities were taken
@@ -64,7 +65,7 @@ def check_shape(x, shape: tuple, name: str):
         raise ValueError(f"{name} has shape {got}, wanted {tuple(shape)}: one value for each row" + (" and token." if len(shape) == 2 else "."))
     return x
 
-# %% ../../nbs/core/03_rollouts.ipynb #f3ab252b
+# %% ../../nbs/core/03_rollouts.ipynb #774cb416
 def check_rollouts(r) -> None:
     "Raises ValueError if the fields of `r` do not fit together; says which one and how."
     if r.tokens.dim() != 2 or r.tokens.shape[0] == 0:
@@ -73,6 +74,7 @@ def check_rollouts(r) -> None:
     for f in _ROW_FIELDS: check_shape(getattr(r, f), (n,), f"Rollouts.{f}")
     for f in _TOKEN_FIELDS: check_shape(getattr(r, f), (n, t), f"Rollouts.{f}")
     for name, x in r.components.items(): check_shape(x, (n,), f"Rollouts.components[{name!r}]")
+    for name, x in r.signals.items(): check_shape(x, (n, *x.shape[1:]), f"Rollouts.signals[{name!r}]")
     for f in _OPTIONAL_FIELDS:
         if getattr(r, f) is not None: check_shape(getattr(r, f), (n, t), f"Rollouts.{f}")
     check_shape(r.prompt_mask, r.prompt_ids.shape, "Rollouts.prompt_mask")
@@ -94,14 +96,15 @@ def make_rollouts(*, prompt_ids, prompt_mask, tokens, prompt, mask, logp_behave=
                     seg=torch.where(mask, 0, -1), parent=ints(-1), fork_at=ints(0), origin=ints(0))
     return Rollouts(prompt_ids=prompt_ids, prompt_mask=prompt_mask, tokens=tokens, prompt=prompt, mask=mask, **{**defaults, **fields})
 
-# %% ../../nbs/core/03_rollouts.ipynb #6fac24fc
+# %% ../../nbs/core/03_rollouts.ipynb #b63ee7cd
 def rows_of(r, keep: Bool[Tensor, "n"]):
     "The rows of `r` where `keep` is true (or at these indices); prompts stay, so row-to-prompt numbers stay valid. Raises if none is left."
     index = keep.nonzero()[:, 0] if keep.dtype == torch.bool else keep
     changes = {f: getattr(r, f)[index] for f in _ROW_FIELDS + _TOKEN_FIELDS}
     if r.texts: changes['texts'] = tuple(r.texts[i] for i in index.tolist())
     changes |= {f: getattr(r, f)[index] for f in _OPTIONAL_FIELDS if getattr(r, f) is not None}
-    return dataclasses.replace(r, components={k: v[index] for k, v in r.components.items()}, **changes)
+    both = {f: {k: v[index] for k, v in getattr(r, f).items()} for f in ('components', 'signals')}
+    return dataclasses.replace(r, **both, **changes)
 
 # %% ../../nbs/core/03_rollouts.ipynb #37b4c854
 def rollouts_html(r, rows: int = 12) -> str:

@@ -9,8 +9,8 @@ import os, sys
 # %% ../../nbs/training/02_callbacks.ipynb #dbcfc79e
 from tqdm.auto import tqdm
 
-# %% ../../nbs/training/02_callbacks.ipynb #e2b79164
-from .checkpoints import pack, save_checkpoint
+# %% ../../nbs/training/02_callbacks.ipynb #f3373735
+from .checkpoints import pack, save_checkpoint, pack_stages
 from .evaluation import evaluate
 
 # %% ../../nbs/training/02_callbacks.ipynb #e9f15e69
@@ -41,7 +41,7 @@ class Evaluate:
     def on_step(self, state, row): self.measure(state) if self.every and state.step % self.every == 0 else None
     def on_end(self, state): self.measure(state)
 
-# %% ../../nbs/training/02_callbacks.ipynb #ec4416de
+# %% ../../nbs/training/02_callbacks.ipynb #b3482a1e
 class Checkpoint:
     "Save weights, optimiser and stage states every `every` steps and at the end; the newest `keep` stay. Weights that are not finite are not saved. Needs a run with a path."
     def __init__(self, every: int = 25, *, keep: int = 2): self.every, self.keep, self.last = every, keep, None
@@ -49,8 +49,8 @@ class Checkpoint:
         if state.run.path is None: raise ValueError("checkpoints need a folder: pass train(..., path='runs/my-run').")
     def save(self, state):
         if not all(p.isfinite().all() for p in state.policy.model.parameters()): return
-        states = {name: part.state_dict() for name, part in state.memory.items()}
-        self.last = save_checkpoint(state.run.path / 'checkpoints', state.step, pack(state.policy.model, state.optimiser), dict(stages=states), keep=self.keep)
+        plain, tensors = pack_stages(state.memory)
+        self.last = save_checkpoint(state.run.path / 'checkpoints', state.step, pack(state.policy.model, state.optimiser) | tensors, dict(stages=plain), keep=self.keep)
     def on_step(self, state, row): self.save(state) if state.step % self.every == 0 else None
     def on_end(self, state): self.save(state)
 
