@@ -175,7 +175,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'rl4llm.core.policy.logprobs': ('core/policy.html#logprobs', 'rl4llm/core/policy.py'),
                                     'rl4llm.core.policy.model_folder': ('core/policy.html#model_folder', 'rl4llm/core/policy.py'),
                                     'rl4llm.core.policy.prompt_text': ('core/policy.html#prompt_text', 'rl4llm/core/policy.py'),
-                                    'rl4llm.core.policy.spread': ('core/policy.html#spread', 'rl4llm/core/policy.py'),
+                                    'rl4llm.core.policy.put_back': ('core/policy.html#put_back', 'rl4llm/core/policy.py'),
                                     'rl4llm.core.policy.statistic': ('core/policy.html#statistic', 'rl4llm/core/policy.py'),
                                     'rl4llm.core.policy.statistics': ('core/policy.html#statistics', 'rl4llm/core/policy.py'),
                                     'rl4llm.core.policy.token_stats': ('core/policy.html#token_stats', 'rl4llm/core/policy.py')},

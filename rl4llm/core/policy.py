@@ -2,7 +2,7 @@
 
 # %% auto #0
 __all__ = ['ASSETS', 'SHIPPED', 'STATISTICS', 'model_folder', 'Policy', 'prompt_text', 'encode_prompts', 'decode', 'statistic',
-           'token_stats', 'spread', 'statistics', 'logprobs', 'hidden_of']
+           'token_stats', 'put_back', 'statistics', 'logprobs', 'hidden_of']
 
 # %% ../../nbs/core/06_policy.ipynb #1b3c16ba
 import copy, dataclasses, importlib.util, inspect
@@ -172,13 +172,13 @@ def _call(model, inputs: dict) -> dict:
     known = inspect.signature(model.forward).parameters
     return {k: v for k, v in inputs.items() if k in known}
 
-# %% ../../nbs/core/06_policy.ipynb #4e901c32
-def spread(values: Float[Tensor, "m ..."], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n t ..."]:
+# %% ../../nbs/core/06_policy.ipynb #4bc53367
+def put_back(values: Float[Tensor, "m ..."], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n t ..."]:
     "`values` of the masked tokens put back in their places, 0 elsewhere. Differentiable."
     out = torch.zeros(*mask.shape, *values.shape[1:], dtype=values.dtype, device=mask.device)
     return out.masked_scatter(mask, values) if values.dim() == 1 else out.index_put(mask.nonzero(as_tuple=True), values)
 
-# %% ../../nbs/core/06_policy.ipynb #57bbfca9
+# %% ../../nbs/core/06_policy.ipynb #b529bd99
 def statistics(policy, rollouts, names=('logp', 'entropy'), *, watched=(), temperature: float | None = None, budget: int = 2**24) -> dict[str, Float[Tensor, "n t"]]:
     "Teacher-forced token statistics of each response token by name, at the rollouts' temperature; 0 outside `mask`. `names` are differentiable, `watched` are not. Raises KeyError for an unknown name."
     for name in (*names, *watched):
@@ -190,7 +190,7 @@ def statistics(policy, rollouts, names=('logp', 'entropy'), *, watched=(), tempe
         logits = policy.model(**_call(policy.model, _full(policy, rollouts))).logits[:, start - 1:-1][mask]
         stats = _stats(logits, torch.eye(logits.shape[-1], device=logits.device, dtype=logits.dtype), None, rollouts.tokens[mask], fused=policy.fast, **how)
     else: stats = token_stats(hidden[mask], weight, rollouts.tokens[mask], bias=bias, budget=budget, fused=policy.fast, **how)
-    return {name: spread(s, mask) for name, s in zip((*names, *watched), stats)}
+    return {name: put_back(s, mask) for name, s in zip((*names, *watched), stats)}
 
 # %% ../../nbs/core/06_policy.ipynb #ed2c211d
 def logprobs(policy, rollouts, *, entropy: bool = True, **how) -> tuple[Float[Tensor, "n t"], Float[Tensor, "n t"]]:
