@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-# %% ../../nbs/core/06_policy.ipynb #12e337bc
-from . import llama
-from .fused import logp_and_entropy
+# %% ../../nbs/core/06_policy.ipynb #0e4eaf49
+from . import fast_llama, llama
+from .fused import keep_memory, logp_and_entropy
 from .numerics import entropy_of, logp_of
 from .settings_file import settings
 
@@ -44,7 +44,7 @@ def _load(name: str, **kw):
         shipped = ', '.join(sorted(SHIPPED) + sorted(p.name for p in ASSETS.iterdir() if (p / 'config.json').exists()))
         raise FileNotFoundError(f"no model {name!r}: wanted a shipped name ({shipped}), one made here by `rl4llm pretrain {name}`, a folder with config.json, model.safetensors and a tokenizer, or a reachable hub name ({type(error).__name__}).") from error
 
-# %% ../../nbs/core/06_policy.ipynb #e285c0f6
+# %% ../../nbs/core/06_policy.ipynb #0f547370
 @dataclass(eq=False)
 class Policy:
     "A causal language model with its tokenizer. `style` is 'compact' or 'text'; `fast=False` takes the plain Hugging Face path everywhere; `bf16` takes the matrix products of the fast path in bfloat16."
@@ -56,9 +56,11 @@ class Policy:
     bf16: bool = False
 
     @classmethod
-    def load(cls, name='tiny', *, device='cpu', dtype=torch.float32, fast=True, bf16=False):
-        "Load by shipped name, folder or hub name. Raises FileNotFoundError saying what is there."
-        model, tokenizer = _load(str(name), dtype=dtype)
+    def load(cls, name='tiny', *, device='cpu', dtype=torch.float32, fast=None, bf16=None):
+        "Load by shipped name, folder or hub name; `fast` and `bf16` are as in settings.ini where they are not given. Raises FileNotFoundError saying what is there."
+        model, tokenizer, using = *_load(str(name), dtype=dtype), settings()
+        fast, bf16 = using.fast if fast is None else fast, using.bf16 if bf16 is None else bf16
+        if fast and str(device) == 'cpu': keep_memory()
         style = getattr(model.config, 'rl4llm_style', 'text')
         return cls(model.to(device).eval(), tokenizer, SHIPPED.get(str(name), Path(str(name)).name), style, fast, bf16)
 
@@ -120,9 +122,9 @@ def statistic(fn):
     STATISTICS[fn.__name__] = fn
     return fn
 
-# %% ../../nbs/core/06_policy.ipynb #2ae64c4b
+# %% ../../nbs/core/06_policy.ipynb #654b1c95
 def _stats(hidden: Float[Tensor, "m d"], weight: Float[Tensor, "v d"], bias, tokens: Int[Tensor, "m"], *, temperature: float, names: tuple, watched: tuple, fused: bool) -> tuple:
-    logits = F.linear(hidden, weight, bias).float()
+    logits = (hidden if weight is None else F.linear(hidden, weight, bias)).float()
     if temperature != 1: logits = logits / temperature
     if fused and names == ('logp',) and watched == ('entropy',): return logp_and_entropy(logits, tokens)
     with torch.no_grad(): seen = tuple(STATISTICS[n](logits, tokens) for n in watched)
@@ -172,25 +174,40 @@ def _call(model, inputs: dict) -> dict:
     known = inspect.signature(model.forward).parameters
     return {k: v for k, v in inputs.items() if k in known}
 
-# %% ../../nbs/core/06_policy.ipynb #4bc53367
-def put_back(values: Float[Tensor, "m ..."], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n t ..."]:
-    "`values` of the masked tokens put back in their places, 0 elsewhere. Differentiable."
-    out = torch.zeros(*mask.shape, *values.shape[1:], dtype=values.dtype, device=mask.device)
-    return out.masked_scatter(mask, values) if values.dim() == 1 else out.index_put(mask.nonzero(as_tuple=True), values)
+# %% ../../nbs/core/06_policy.ipynb #4c41bdcc
+def _pieces(policy, rollouts):
+    "Yield (row numbers, hidden states before their tokens, the head's weight and bias); hidden states are None if the architecture does not let us have them."
+    r, model = rollouts, policy.model
+    if policy.fast and fast_llama.is_fast(model, r.prompt_ids.shape[1] + r.tokens.shape[1]):
+        w = fast_llama.fast_weights(model, policy.bf16)
+        yield from ((rows, hidden, w.head, None) for rows, hidden in fast_llama.response_buckets(w, r.prompt_ids, r.prompt_mask, r.tokens, r.mask, r.prompt))
+    else: yield torch.arange(len(r), device=r.tokens.device), *_response_hidden(policy, r)
 
-# %% ../../nbs/core/06_policy.ipynb #b529bd99
+# %% ../../nbs/core/06_policy.ipynb #8a484e88
+def put_back(values: Float[Tensor, "m ..."], places: list, shape) -> Float[Tensor, "n t ..."]:
+    "`values` of tokens at `places` (row and column numbers, in parts), 0 elsewhere. Differentiable."
+    out = torch.zeros(*shape, *values.shape[1:], dtype=values.dtype, device=values.device)
+    return out.index_put(tuple(torch.cat(i) for i in zip(*places)), values)
+
+# %% ../../nbs/core/06_policy.ipynb #7261a63f
+def _whole_logits(policy, rollouts) -> Float[Tensor, "m v"]:
+    "Logits of the masked tokens from one plain forward."
+    start = rollouts.prompt_ids.shape[1]
+    return policy.model(**_call(policy.model, _full(policy, rollouts))).logits[:, start - 1:-1][rollouts.mask]
+
+# %% ../../nbs/core/06_policy.ipynb #9b141b7b
 def statistics(policy, rollouts, names=('logp', 'entropy'), *, watched=(), temperature: float | None = None, budget: int = 2**24) -> dict[str, Float[Tensor, "n t"]]:
     "Teacher-forced token statistics of each response token by name, at the rollouts' temperature; 0 outside `mask`. `names` are differentiable, `watched` are not. Raises KeyError for an unknown name."
     for name in (*names, *watched):
         if name not in STATISTICS: raise KeyError(f"no token statistic is called {name!r}; there are {', '.join(STATISTICS)}.")
-    mask, how = rollouts.mask, dict(temperature=temperature or rollouts.temperature, names=tuple(names), watched=tuple(watched))
-    hidden, weight, bias = _response_hidden(policy, rollouts)
-    if hidden is None:
-        start = rollouts.prompt_ids.shape[1]
-        logits = policy.model(**_call(policy.model, _full(policy, rollouts))).logits[:, start - 1:-1][mask]
-        stats = _stats(logits, torch.eye(logits.shape[-1], device=logits.device, dtype=logits.dtype), None, rollouts.tokens[mask], fused=policy.fast, **how)
-    else: stats = token_stats(hidden[mask], weight, rollouts.tokens[mask], bias=bias, budget=budget, fused=policy.fast, **how)
-    return {name: put_back(s, mask) for name, s in zip((*names, *watched), stats)}
+    r, how, found, places = rollouts, dict(temperature=temperature or rollouts.temperature, names=tuple(names), watched=tuple(watched), fused=policy.fast), [], []
+    for rows, hidden, weight, bias in _pieces(policy, r):
+        mask = r.mask[rows] if hidden is None else r.mask[rows, :hidden.shape[1]]
+        i, j = mask.nonzero(as_tuple=True)
+        tokens = r.tokens[rows[i], j]
+        found.append(_stats(_whole_logits(policy, r), None, None, tokens, **how) if hidden is None else token_stats(hidden[i, j], weight, tokens, bias=bias, budget=budget, **how))
+        places.append((rows[i], j))
+    return {name: put_back(torch.cat(parts), places, r.mask.shape) for name, parts in zip((*names, *watched), zip(*found))}
 
 # %% ../../nbs/core/06_policy.ipynb #ed2c211d
 def logprobs(policy, rollouts, *, entropy: bool = True, **how) -> tuple[Float[Tensor, "n t"], Float[Tensor, "n t"]]:
@@ -198,9 +215,11 @@ def logprobs(policy, rollouts, *, entropy: bool = True, **how) -> tuple[Float[Te
     stats = statistics(policy, rollouts, ('logp', 'entropy') if entropy else ('logp',), **how)
     return stats['logp'], stats.get('entropy', torch.zeros_like(stats['logp']))
 
-# %% ../../nbs/core/06_policy.ipynb #1eb4b724
+# %% ../../nbs/core/06_policy.ipynb #e3d0829c
 def hidden_of(policy, rollouts) -> Float[Tensor, "n t d"]:
     "Final hidden states (after the last norm) that predict each response token, 0 outside `mask`. Raises ValueError for an architecture that does not show them."
-    hidden, _, _ = _response_hidden(policy, rollouts)
-    if hidden is None: raise ValueError(f"{policy.name} ({policy.model.config.model_type}) does not give hidden states that its head maps to logits: use a model of the Llama family.")
-    return hidden.masked_fill(~rollouts.mask[..., None], 0)
+    parts = [(rows, hidden) for rows, hidden, _, _ in _pieces(policy, rollouts)]
+    if parts[0][1] is None: raise ValueError(f"{policy.name} ({policy.model.config.model_type}) does not give hidden states that its head maps to logits: use a model of the Llama family.")
+    places = [(rows[i], j) for (rows, hidden) in parts for i, j in [rollouts.mask[rows, :hidden.shape[1]].nonzero(as_tuple=True)]]
+    values = [hidden[rollouts.mask[rows, :hidden.shape[1]]] for rows, hidden in parts]
+    return put_back(torch.cat(values), places, rollouts.mask.shape)

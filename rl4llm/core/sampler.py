@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# %% ../../nbs/core/07_sampler.ipynb #7cf5f8b3
-from . import llama
+# %% ../../nbs/core/07_sampler.ipynb #84729e59
+from . import fast_llama, llama
 from .numerics import fold, keyed_uniform, logp_of
 from .policy import decode, encode_prompts
 from .registry import stage
@@ -49,11 +49,12 @@ def row_keys(prompt_ids: Int[Tensor, "b p"], prompt_mask: Bool[Tensor, "b p"], g
     prompt, repeat = torch.tensor(keys, dtype=torch.int64).T
     return fold(prompt[:, None], repeat[:, None], torch.arange(group)[None]).flatten().to(prompt_ids.device)
 
-# %% ../../nbs/core/07_sampler.ipynb #f8d4887a
+# %% ../../nbs/core/07_sampler.ipynb #0f68d532
 @torch.no_grad()
 def draw(policy, prompt_ids, prompt_mask, prompt: Int[Tensor, "n"], u: Float[Tensor, "n t"], **how):
     "Tokens, log-probabilities and mask, each (n, t), by the functional decoder; columns nobody needs are cut off."
-    decoder = llama.Decoder(llama.weights_of(policy.model, policy.bf16), prompt_ids, prompt_mask, prompt, room=u.shape[1])
+    fast = fast_llama.is_fast(policy.model, prompt_ids.shape[1] + u.shape[1])
+    decoder = (fast_llama.FastDecoder if fast else llama.Decoder)((fast_llama.fast_weights if fast else llama.weights_of)(policy.model, policy.bf16), prompt_ids, prompt_mask, prompt, room=u.shape[1])
     rows, live, logits = torch.arange(len(prompt), device=u.device), torch.ones_like(prompt, dtype=torch.bool), decoder.logits
     tokens, logp, mask = torch.full(u.shape, policy.pad, device=u.device), torch.zeros(u.shape, device=u.device), torch.zeros(u.shape, dtype=torch.bool, device=u.device)
     for t in range(u.shape[1]):
