@@ -2,7 +2,7 @@
 
 # %% auto #0
 __all__ = ['SHORT', 'is_fast', 'fast_layer', 'fast_weights', 'angles', 'fast_hidden', 'fast_prefill', 'buckets',
-           'response_buckets', 'FastDecoder']
+           'response_buckets', 'roomy', 'FastDecoder']
 
 # %% ../../nbs/core/11_fast_llama.ipynb #cab2af83
 from types import SimpleNamespace
@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# %% ../../nbs/core/11_fast_llama.ipynb #6fc15424
+# %% ../../nbs/core/11_fast_llama.ipynb #16ac8158
 from . import llama
-from .fused import GatedLinear, LowLinear, NormLinear, interleaved, mix, rms_normalise, turn
+from .fused import GatedLinear, LowLinear, NormLinear, interleaved, mix, turn
 
 # %% ../../nbs/core/11_fast_llama.ipynb #56ccac49
 SHORT = 128
@@ -96,15 +96,23 @@ def response_buckets(w, prompt_ids: Int[Tensor, "b p"], prompt_mask: Bool[Tensor
         rest, _ = fast_hidden(w, tokens[rows, :t], start[mine][:, None] + torch.arange(t), see, shared, mine)
         yield rows, torch.cat([first[mine][:, None], rest], 1)
 
-# %% ../../nbs/core/11_fast_llama.ipynb #6c615b75
+# %% ../../nbs/core/11_fast_llama.ipynb #53ba87ab
+def roomy(x: Float[Tensor, "s n ..."], filled: int, room: int, rows) -> Float[Tensor, "r m ..."]:
+    "A buffer of `room` positions whose first `filled` ones are those of `x`, for the rows `rows` of it; the rest is not set."
+    out = x.new_empty(room, len(rows), *x.shape[2:])
+    torch.index_select(x[:filled], 1, rows, out=out[:filled])
+    return out
+
+# %% ../../nbs/core/11_fast_llama.ipynb #1d9536bb
 class FastDecoder:
-    "Token-by-token decoding of many rows; the same interface as `llama.Decoder`."
+    "Token-by-token decoding of many rows, without gradient; the same interface as `llama.Decoder`."
     def __init__(self, w, prompt_ids, prompt_mask, prompt, room: int):
         hidden, kv = fast_prefill(w, prompt_ids, prompt_mask)
         p = prompt_ids.shape[1]
-        self.w, self.at, self.position, self.logits = w, p, prompt_mask.sum(1)[prompt], F.linear(hidden[:, -1], w.head)[prompt]
+        self.w, self.at, self.room, self.position, self.logits = w, p, p + room, prompt_mask.sum(1)[prompt], F.linear(hidden[:, -1], w.head)[prompt]
         self.bias = F.pad(torch.zeros(prompt_mask.shape).masked_fill_(~prompt_mask, -torch.inf)[prompt].t(), (0, 0, 0, room))[:, :, None, None]
-        self.kv = [[F.pad(x.permute(2, 0, 1, 3)[:, prompt], (0, 0, 0, 0, 0, 0, 0, room)) for x in pair] for pair in kv]
+        self.angle = angles(w, hidden, torch.arange(p + room)[None])[0]
+        self.kv = [[roomy(x.detach().permute(2, 0, 1, 3).contiguous(), p, p + room, prompt) for x in pair] for pair in kv]
 
     def mix(self, i: int, qkv, angle):
         (keys, values), (h, j), n, s = self.kv[i], self.w.heads, len(qkv), self.at + 1
@@ -113,18 +121,21 @@ class FastDecoder:
         scores = torch.linalg.vecdot(keys[:s, :, :, None], qk[:, :h].view(n, j, h // j, -1)).mul_(self.w.layers[i].scale).add_(self.bias[:s])
         return (scores.softmax(0)[..., None] * values[:s, :, :, None]).sum(0).view(n, -1)
 
+    @torch.no_grad()
     def step(self, tokens: Int[Tensor, "n"]) -> Float[Tensor, "n v"]:
-        w, n, heads = self.w, len(tokens), self.w.heads[0] + 2 * self.w.heads[1]
-        x = w.embed[tokens]
-        angle = angles(w, x, self.position[None])[0]
+        w, n, heads, width = self.w, len(tokens), self.w.heads[0] + 2 * self.w.heads[1], self.w.norm.shape
+        x, angle = w.embed[tokens], self.angle[self.position]
         for i, l in enumerate(w.layers):
-            qkv = NormLinear.apply(x, l.norm1, l.qkv[0], l.bias, l.qkv[1], w.eps).float().view(n, heads, -1)
-            x = x + LowLinear.apply(self.mix(i, qkv, angle), *l.out)
-            x = x + GatedLinear.apply(NormLinear.apply(x, l.norm2, l.gate_up[0], None, l.gate_up[1], w.eps), *l.down)
+            low = l.qkv[1].dtype
+            qkv = F.linear(F.rms_norm(x, width, l.norm1, w.eps).to(low), l.qkv[1]).float()
+            if l.bias is not None: qkv += l.bias
+            x = F.linear(self.mix(i, qkv.view(n, heads, -1), angle).to(low), l.out[1]) + x
+            gate, up = F.linear(F.rms_norm(x, width, l.norm2, w.eps).to(low), l.gate_up[1]).chunk(2, -1)
+            x = F.linear(F.silu(gate).mul_(up), l.down[1]) + x
         self.at, self.position = self.at + 1, self.position + 1
-        return F.linear(rms_normalise(x, w.norm, w.eps)[0], w.head)
+        return F.linear(F.rms_norm(x, width, w.norm, w.eps), w.head)
 
     def keep(self, index):
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
         self.position, self.bias = self.position[index], self.bias[:, index]
-        self.kv = [[x.index_select(1, index) for x in pair] for pair in self.kv]
+        self.kv = [[roomy(x, self.at, self.room, index) for x in pair] for pair in self.kv]

@@ -1,0 +1,84 @@
+"""The same work done by others: Hugging Face's `generate`, an update written down plainly with autograd, TRL's GRPOTrainer."""
+import dataclasses
+import json
+import tempfile
+import time
+
+import torch
+import torch.nn.functional as F
+
+from benchmarks.clock import wait_for
+
+
+@torch.no_grad()
+def generate(policy, items, group: int, room: int) -> list[str]:
+    "Tokenise, draw with `generate`, decode: the texts of `group` responses to each of the `items`."
+    texts = [text for text in policy.prompts(items) for _ in range(group)]
+    batch = policy.tokenizer(texts, return_tensors='pt', padding=True, padding_side='left').to(policy.device)
+    out = policy.model.generate(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'], max_new_tokens=room, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
+                                eos_token_id=policy.eos, pad_token_id=policy.pad)
+    return policy.tokenizer.batch_decode(out[:, batch['input_ids'].shape[1]:], skip_special_tokens=True)
+
+
+def whole_logprobs(model, rollouts):
+    "Log-probability of each response token as tutorials write it: the logits of everything, a log-softmax, a gather."
+    ids = torch.cat([rollouts.prompt_ids[rollouts.prompt], rollouts.tokens], 1)
+    seen = torch.cat([rollouts.prompt_mask[rollouts.prompt], rollouts.mask], 1).long()
+    start = rollouts.prompt_ids.shape[1]
+    logits = model(input_ids=ids, attention_mask=seen, position_ids=(seen.cumsum(1) - 1).clamp(min=0)).logits[:, start - 1:-1]
+    return F.log_softmax(logits, -1).gather(-1, rollouts.tokens[..., None])[..., 0]
+
+
+def updater(model, logprobs, rollouts, adv, lr: float):
+    "A function that takes one step of AdamW on the policy gradient of `rollouts`; `logprobs()` gives (n, t) log-probabilities."
+    optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
+    def update():
+        loss = -(adv[:, None] * logprobs() * rollouts.mask).sum() / rollouts.mask.sum()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+    return update
+
+
+def trl_config(recipe, room: int, steps: int, device, folder: str):
+    "TRL's settings for the same step: one batch, one update a generation, no reference model, no recomputation, float32, nothing logged or saved."
+    from trl import GRPOConfig
+    return GRPOConfig(output_dir=folder, use_cpu=torch.device(device).type == 'cpu', bf16=False, gradient_checkpointing=False, max_steps=steps,
+                      per_device_train_batch_size=recipe.prompts * recipe.group, num_generations=recipe.group, num_iterations=1, max_completion_length=room,
+                      temperature=recipe.temperature, top_p=1.0, top_k=0, loss_type='grpo', scale_rewards='group', beta=0.0, epsilon=0.2,
+                      learning_rate=recipe.lr, lr_scheduler_type='constant', weight_decay=recipe.weight_decay, max_grad_norm=recipe.max_grad_norm,
+                      report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, dataloader_pin_memory=False)
+
+
+def turn_taker(contenders: dict, device):
+    "A callback of transformers' Trainer that times each of its steps and then calls every contender. The first step is a warm-up and not counted."
+    from transformers import TrainerCallback
+
+    class TakeTurns(TrainerCallback):
+        times = {name: [] for name in ('TRL', *contenders)}
+        def on_step_begin(self, *args, **kwargs):
+            wait_for(device)
+            self.start = time.perf_counter()
+        def on_step_end(self, args, state, control, **kwargs):
+            wait_for(device)
+            spent = {'TRL': time.perf_counter() - self.start} | {name: measure() for name, measure in contenders.items()}
+            if state.global_step > 1:
+                for name, s in spent.items(): self.times[name].append(s)
+    return TakeTurns()
+
+
+def trl_in_turn(policy, items, recipe, room: int, *, contenders: dict, repeat: int) -> tuple[dict, float]:
+    "Seconds of TRL's GRPO step on the `items` and of each contender, in turn; and the mean length of TRL's responses. Trains a copy of `policy`."
+    from datasets import Dataset
+    from rl4llm.rewards import correct
+    from trl import GRPOTrainer
+    policy = policy.clone()
+    data = Dataset.from_list([dict(prompt=text, item=json.dumps(dataclasses.asdict(item))) for text, item in zip(policy.prompts(items), items)])
+    turns = turn_taker(contenders, policy.device)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = GRPOTrainer(model=policy.model, reward_funcs=correct, args=trl_config(recipe, room, repeat + 1, policy.device, folder), train_dataset=data,
+                              processing_class=policy.tokenizer, callbacks=[turns])
+        trainer.train()
+    lengths = trainer._metrics['train']['completions/mean_length']
+    return turns.times, sum(lengths) / len(lengths) if lengths else float('nan')
