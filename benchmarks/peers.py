@@ -72,6 +72,7 @@ def trl_in_turn(policy, items, recipe, room: int, *, contenders: dict, repeat: i
     "Seconds of TRL's GRPO step on the `items` and of each contender, in turn; and the mean length of TRL's responses. Trains a copy of `policy`."
     from datasets import Dataset
     from rl4llm.rewards import correct
+    from transformers import PrinterCallback
     from trl import GRPOTrainer
     policy = policy.clone()
     data = Dataset.from_list([dict(prompt=text, item=json.dumps(dataclasses.asdict(item))) for text, item in zip(policy.prompts(items), items)])
@@ -79,6 +80,7 @@ def trl_in_turn(policy, items, recipe, room: int, *, contenders: dict, repeat: i
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(model=policy.model, reward_funcs=correct, args=trl_config(recipe, room, repeat + 1, policy.device, folder), train_dataset=data,
                               processing_class=policy.tokenizer, callbacks=[turns])
+        trainer.remove_callback(PrinterCallback)
         trainer.train()
     lengths = trainer._metrics['train']['completions/mean_length']
     return turns.times, sum(lengths) / len(lengths) if lengths else float('nan')

@@ -77,8 +77,10 @@ def step_rows(s: Setting) -> list[dict]:
     "A whole training step: ours against TRL's."
     steps = {name: lambda policy=policy: our_step(policy, task('countdown'), s.recipe) for name, policy in s.policies.items()}
     times, length = trl_in_turn(s.policies[s.default], s.items, s.recipe, ROOM, contenders=steps, repeat=s.sizes.repeat)
+    ours = s.policies[s.default].sample(s.items, s.sizes.group, seed=0).mask.sum(1).float().mean()
+    lengths = dict(ours=round(float(ours), 2), theirs=round(length, 2))
     return [ratio_row(times[name], times['TRL'], what='training step (GRPO)', against='TRL GRPOTrainer', unit='s', wanted=2.5 if s.device == 'cpu' else None,
-                      tokens_a_response=round(length, 2), **s.about(name)) for name in s.policies]
+                      tokens_a_response=lengths, **s.about(name)) for name in s.policies]
 
 
 def sampling_rows(s: Setting) -> list[dict]:

@@ -526,10 +526,10 @@ def answer(info, made, policy, seed):
 @over('advantage', 'select', 'objective', 'regulariser', 'reference', 'reward', 'sampler', where=has_memory)
 def test_memory_survives_a_checkpoint(info):
     made, twin, policy = fn_of(info), fn_of(info), small_policy().clone()
+    if info.kind == 'reference': twin(policy.clone())  # the loop asks once before it restores a run, when the policy has its first weights
     for seed in (1, 2, 3): answer(info, made, policy, seed)
     through_a_file(made, twin)
     other = policy.clone()
-    if info.name == 'fixed_reference': return          # by design its state is that of the run's first weights, which a resumed run has again
     for seed in (4, 5, 6): assert all(torch.equal(a, b) for a, b in zip(answer(info, made, policy, seed), answer(info, twin, other, seed))), f"{info.name} goes on differently after a checkpoint"
     assert pack_stages({'it': made})[0] == pack_stages({'it': twin})[0]
     a, b = pack_stages({'it': made})[1], pack_stages({'it': twin})[1]

@@ -49,25 +49,28 @@ def row_keys(prompt_ids: Int[Tensor, "b p"], prompt_mask: Bool[Tensor, "b p"], g
     prompt, repeat = torch.tensor(keys, dtype=torch.int64).T
     return fold(prompt[:, None], repeat[:, None], torch.arange(group)[None]).flatten().to(prompt_ids.device)
 
-# %% ../../nbs/core/07_sampler.ipynb #0f68d532
+# %% ../../nbs/core/07_sampler.ipynb #b42f9fae
 @torch.no_grad()
 def draw(policy, prompt_ids, prompt_mask, prompt: Int[Tensor, "n"], u: Float[Tensor, "n t"], **how):
-    "Tokens, log-probabilities and mask, each (n, t), by the functional decoder; columns nobody needs are cut off."
-    fast = fast_llama.is_fast(policy.model, prompt_ids.shape[1] + u.shape[1])
+    "Tokens, log-probabilities and mask, each (n, t), by the functional decoder; columns nobody needs are cut off. On a GPU the host looks at the rows only every 16 tokens, so that it need not wait for the device."
+    fast, often = fast_llama.is_fast(policy.model, prompt_ids.shape[1] + u.shape[1]), 1 if u.device.type == 'cpu' else 16
     decoder = (fast_llama.FastDecoder if fast else llama.Decoder)((fast_llama.fast_weights if fast else llama.weights_of)(policy.model, policy.bf16), prompt_ids, prompt_mask, prompt, room=u.shape[1])
     rows, live, logits = torch.arange(len(prompt), device=u.device), torch.ones_like(prompt, dtype=torch.bool), decoder.logits
     tokens, logp, mask = torch.full(u.shape, policy.pad, device=u.device), torch.zeros(u.shape, device=u.device), torch.zeros(u.shape, dtype=torch.bool, device=u.device)
     for t in range(u.shape[1]):
         y, y_logp = choose(logits, u[rows, t], **how)
-        out = rows[live]
-        tokens[out, t], logp[out, t], mask[out, t] = y[live], y_logp[live], True
+        tokens[rows, t], logp[rows, t], mask[rows, t] = torch.where(live, y, policy.pad), torch.where(live, y_logp, 0.0), live
         live = live & (y != policy.eos)
-        if not live.any() or t + 1 == u.shape[1]: break
-        if live.float().mean() <= 0.75:
-            decoder.keep(live)
-            rows, y, live = rows[live], y[live], live[live]
+        if t + 1 == u.shape[1]: break
+        if t % often == often - 1:
+            alive = int(live.sum())
+            if not alive: break
+            if alive <= 0.75 * len(live):
+                decoder.keep(live)
+                rows, y, live = rows[live], y[live], live[live]
         logits = decoder.step(y)
-    return tokens[:, :t + 1], logp[:, :t + 1], mask[:, :t + 1]
+    width = int(mask.any(0).sum())
+    return tokens[:, :width], logp[:, :width], mask[:, :width]
 
 # %% ../../nbs/core/07_sampler.ipynb #6c4173ae
 class ChooseKeyed:
