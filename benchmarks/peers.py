@@ -74,13 +74,15 @@ def trl_in_turn(policy, items, recipe, room: int, *, contenders: dict, repeat: i
     from rl4llm.rewards import correct
     from transformers import PrinterCallback
     from trl import GRPOTrainer
-    policy = policy.clone()
+    policy, lengths = policy.clone(), []
+    def reward(prompts, completions, completion_ids, item, **columns):
+        lengths.extend(map(len, completion_ids))
+        return correct(prompts, completions, item=item)
     data = Dataset.from_list([dict(prompt=text, item=json.dumps(dataclasses.asdict(item))) for text, item in zip(policy.prompts(items), items)])
     turns = turn_taker(contenders, policy.device)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = GRPOTrainer(model=policy.model, reward_funcs=correct, args=trl_config(recipe, room, repeat + 1, policy.device, folder), train_dataset=data,
+        trainer = GRPOTrainer(model=policy.model, reward_funcs=reward, args=trl_config(recipe, room, repeat + 1, policy.device, folder), train_dataset=data,
                               processing_class=policy.tokenizer, callbacks=[turns])
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    lengths = trainer._metrics['train']['completions/mean_length']
-    return turns.times, sum(lengths) / len(lengths) if lengths else float('nan')
+    return turns.times, sum(lengths) / len(lengths)

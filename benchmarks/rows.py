@@ -115,8 +115,9 @@ def vocabulary_rows(s: Setting) -> list[dict]:
 
 def rates(device) -> dict[str, float]:
     "FLOPs a second of the best square matrix product, in each number format the machine is quick in."
+    sizes = (512, 1024, 2048) if device == 'cpu' else (2048, 4096, 8192)
     kinds = {FLOAT32: torch.float32} | ({BFLOAT16: torch.bfloat16} if has_fast_bf16() else {})
-    return {name: measure_machine(device=device, dtype=kind, sizes=(512, 1024, 2048)).flops for name, kind in kinds.items()}
+    return {name: measure_machine(device=device, dtype=kind, sizes=sizes).flops for name, kind in kinds.items()}
 
 
 def floor_rows(s: Setting, rows: list[dict], rate: dict[str, float]) -> list[dict]:

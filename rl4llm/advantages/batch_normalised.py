@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# %% ../../nbs/advantages/04_batch_normalised.ipynb #aeaa6296
-from .baselines import reinforce, zero_unscored
+# %% ../../nbs/advantages/04_batch_normalised.ipynb #102dde47
+from .baselines import reinforce
 from .group_relative import dr_grpo, grpo
 from .selection import keep_all
-from ..core.numerics import masked_mean, masked_sum
+from ..core.numerics import masked_mean
 from ..core.registry import add_recipe, stage, use
-from ..core.rollouts import check_shape
+from ..core.rollouts import check_shape, group_std
 
 # %% ../../nbs/advantages/04_batch_normalised.ipynb #8129b822
 def token_returns(token_rewards: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, gamma: float = 1.0) -> Float[Tensor, "n t"]:
@@ -27,13 +27,13 @@ def token_returns(token_rewards: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"]
         returns[:, t] = running
     return returns.masked_fill(~mask, 0)
 
-# %% ../../nbs/advantages/04_batch_normalised.ipynb #b51a4dd5
+# %% ../../nbs/advantages/04_batch_normalised.ipynb #d8af692a
 def whiten_tokens(x: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, eps: float = 1e-8) -> Float[Tensor, "n t"]:
     "(x - mean) / sqrt(var + `eps`) over all tokens of `mask`, unbiased variance; 0 outside, and everywhere if all values are equal. Raises ValueError if the shapes differ."
     check_shape(x, mask.shape, 'x')
     centred = (x - masked_mean(x, mask)).masked_fill(~mask, 0)
     var = centred.square().sum() / (mask.sum() - 1).clamp(min=1)
-    return centred * torch.rsqrt(var + eps) * (x[mask] != x[mask][:1]).any()
+    return torch.where((x[mask] != x[mask][:1]).any(), centred * torch.rsqrt(var + eps), torch.zeros_like(x))
 
 # %% ../../nbs/advantages/04_batch_normalised.ipynb #07101fc0
 def _last_token(mask: Bool[Tensor, "n t"]) -> Bool[Tensor, "n t"]:
@@ -61,12 +61,13 @@ def reinforce_plus_plus_kl(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"],
     penalty = -beta * (logp_old - logp_ref)
     return reinforce_plus_plus(rewards, group, mask=mask, token_rewards=penalty, gamma=gamma, eps=eps)
 
-# %% ../../nbs/advantages/04_batch_normalised.ipynb #7888dc89
+# %% ../../nbs/advantages/04_batch_normalised.ipynb #4088144c
 @stage('advantage', parent='reinforce_plus_plus', changes="the group's mean is taken off before whitening", needs=('mask',), unbiased=False)
 def reinforce_plus_plus_baseline(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, mask: Bool[Tensor, "n t"], eps: float = 1e-8) -> Float[Tensor, "n t"]:
     "Reward minus the group's mean, on every token of the row, whitened over the batch's tokens. Raises ValueError on wrong shapes or infinite rewards. Hu (2025)."
-    scored = _scored(rewards, mask)
-    return whiten_tokens(dr_grpo(rewards, group)[:, None].expand(mask.shape), scored, eps=eps)
+    scored, centred = _scored(rewards, mask), dr_grpo(rewards, group)
+    centred = torch.where(group_std(rewards, group) > 0, centred, torch.zeros_like(centred))
+    return whiten_tokens(centred[:, None].expand(mask.shape), scored, eps=eps)
 
 # %% ../../nbs/advantages/04_batch_normalised.ipynb #c3d0c587
 @stage('select', paper=115, parent='keep_all', changes='tokens whose advantage is an outlier weigh 0')

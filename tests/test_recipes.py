@@ -1,0 +1,39 @@
+"Every registered recipe takes a training step on the embedded model, and the tables show what it is made of."
+import html, math
+from functools import cache
+import pytest, torch
+from rl4llm.core.policy import Policy
+from rl4llm.core.registry import RECIPES, STAGE_FIELDS, recipe, recipes
+from rl4llm.tasks import task
+from rl4llm.training.loop import train
+
+TABLE = recipes()
+every_recipe = pytest.mark.parametrize('name', sorted(RECIPES))
+
+
+@cache
+def base(): return Policy.load('tiny')
+
+
+class UntilItMoves:
+    "Stop after the first step that had something to learn from (eight responses may all be right, or a buffer may have to fill first)."
+    def on_step(self, state, row): state.stop = bool(row['updates']) and row['grad_norm'] > 0
+
+
+@every_recipe
+def test_one_step(name):
+    policy = base().clone()
+    before = [p.detach().clone() for p in policy.model.parameters()]
+    run = train(policy, task('countdown', level='easy'), recipe(name, prompts=2, group=4, minibatch=None, micro=None), steps=5, seed=1, callbacks=[UntilItMoves()])
+    last = run.rows[-1]
+    assert last['updates'] and math.isfinite(last['loss']) and math.isfinite(last['grad_norm']), last
+    assert any(not torch.equal(a, b) for a, b in zip(before, policy.model.parameters())), f"{name} leaves the weights alone"
+    assert all(p.isfinite().all() for p in policy.model.parameters())
+
+
+@every_recipe
+def test_the_tables_show_its_stages(name):
+    r = recipe(name)
+    page = html.unescape(r._repr_html_())
+    for field in STAGE_FIELDS: assert str(getattr(r, field)) in page, f"{name} does not show its {field}"
+    for field, (_, new) in r.diff().items(): assert f"{field}: {new}" in TABLE.changes[name], f"recipes() does not say that {name} changes {field}"
