@@ -31,7 +31,7 @@ class Sizes:
     vocabulary: int = 150_000
     rows: int = 8
     tokens: int = 512
-    processes: int = 3
+    processes: int = 2
     groups: tuple = (4, 8, 16, 32, 64)
     lengths: tuple = (12, 24, 48, 96, 192)
     widths: tuple = (64, 128, 256, 512)

@@ -65,12 +65,13 @@ def check_aggregation_by_hand():
 
 
 def check_kl_estimators():
-    "Means over a softmax of five tokens: value of k1 and k3, gradient of k1 (none), k2 (the divergence's) and k3+ (k2's)."
+    "Means over a softmax of five tokens: value of k1 and k3; gradient of k1 (none), k2 (the divergence's), k3 (that of the other divergence), and k1+, k3+ (k2's)."
     z, ref = (torch.randn(5, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
     p, kl = z.softmax(0), lambda x: (x.softmax(0) * (x.log_softmax(0) - ref.log_softmax(0))).sum()
     mean = lambda name, x=z: (p * kl_estimate(x.log_softmax(0), ref.log_softmax(0), estimator=name)).sum()
     for name in ('k1', 'k3', 'k3+'): near(mean(name), kl(z))
-    for name, goal in (('k1', torch.zeros(5)), ('k2', grad(kl, z)), ('k3+', grad(kl, z)), ('k1+', grad(kl, z))): near(grad(lambda x: mean(name, x), z), goal)
+    other = lambda x: -(ref.softmax(0) * x.log_softmax(0)).sum()
+    for name, goal in (('k1', torch.zeros(5)), ('k2', grad(kl, z)), ('k3', grad(other, z)), ('k3+', grad(kl, z)), ('k1+', grad(kl, z))): near(grad(lambda x: mean(name, x), z), goal)
 
 
 ONE = TokenTree(vocab=5, length=1)
@@ -134,8 +135,9 @@ def check_sampled_tokens():
     for policy in paths():
         r = policy.sample(list(contracts.problems()), 6, seed=1, temperature=2., max_new_tokens=48)
         near(policy.logprobs(r)[0].detach()[r.mask], r.logp_behave[r.mask], 1e-3)
+        assert r.mask.any(1).all() and r.finished.any()
         last = r.tokens.gather(1, r.mask.sum(1, keepdim=True) - 1)[:, 0]
-        assert r.finished.any() and (last[r.finished] == policy.eos).all() and (r.tokens[r.mask] == policy.eos).sum() == r.finished.sum()
+        assert (last[r.finished] == policy.eos).all() and (r.tokens[r.mask] == policy.eos).sum() == r.finished.sum()
         assert len({tuple(t) for t in r.tokens.tolist()}) > len(r) / 2
     near(keyed_uniform(3, torch.arange(400), torch.arange(50)).mean(), .5, .01)
 
