@@ -74,3 +74,34 @@ def test_bfloat16_products_stay_close(three):
     batch = three['plain'].sample(items, 4, seed=0)
     with torch.no_grad(): a, b = (p.logprobs(batch)[0] for p in (rough, three['plain']))
     assert 0 < (a - b)[batch.mask].abs().mean() < 0.02
+
+
+def test_rows_without_advantage_are_not_computed_and_that_changes_nothing(three, monkeypatch):
+    "Groups that are all right or all wrong: the same metrics and weights as with every row computed, and fewer rows."
+    import rl4llm.training.loop as loop
+    small, seen, runs = recipe('grpo', prompts=8, group=4, lr=1e-3, micro=8), [], []
+    plain = loop.loud
+    for skip in (True, False):
+        monkeypatch.setattr(loop, 'loud', plain if skip else lambda state, rows, adv: torch.arange(len(rows)))
+        policy = three['fast'].clone()
+        runs.append((train(policy, task('countdown'), small, steps=2), torch.cat([p.detach().flatten() for p in policy.model.parameters()])))
+    (a, x), (b, y) = runs
+    assert a.metrics['trained_tokens'].iloc[0] < b.metrics['trained_tokens'].iloc[0]
+    assert abs(a.metrics['loss'] - b.metrics['loss']).max() < 1e-5 and abs(a.metrics['grad_norm'] - b.metrics['grad_norm']).max() < 1e-4
+    assert (x - y).abs().max() < 1e-5
+
+
+def test_a_regulariser_needs_every_row(three):
+    run = train(three['fast'].clone(), task('countdown'), recipe('grpo_kl', prompts=4, group=2), steps=1)
+    assert (run.metrics['trained_tokens'] == run.metrics['tokens']).all()
+
+
+def test_quiet_objectives_are_quiet():
+    from rl4llm.core.registry import stages
+    mask, zero = torch.arange(5) < torch.tensor([5, 2, 3])[:, None], torch.zeros(3, 5, dtype=torch.float64)
+    quiet = [i for i in stages('objective').values() if i.quiet]
+    assert {'policy_gradient', 'ppo_clip'} <= {i.name for i in quiet}
+    for info in quiet:
+        logp = (-torch.rand(3, 5, dtype=torch.float64)).requires_grad_()
+        loss = info.fn(logp, logp.detach() - 0.1, zero, mask, **{n: torch.rand(3, 5, dtype=torch.float64) for n in info.needs})
+        assert (loss == 0).all() and (torch.autograd.grad(loss.sum(), logp)[0] == 0).all()

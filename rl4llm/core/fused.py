@@ -154,11 +154,11 @@ def mix(qkv: Float[Tensor, "n t w"], shared, rows, *, angle, bias: Float[Tensor,
     "`Mix` of rotated queries and keys; `shared`: keys and values of the prompts or None, `rows`: the prompt of each row, `heads`: numbers of query and key heads."
     return Mix.apply(qkv.float(), *(shared or (None, None)), rows, angle, bias, heads, scale)
 
-# %% ../../nbs/core/10_fused.ipynb #c06296fc
+# %% ../../nbs/core/10_fused.ipynb #f5df8cf7
 @functools.cache
 def keep_memory() -> bool:
     "Tell the C library (glibc) to keep freed memory for the next buffer instead of returning it; done once a process. False where that cannot be set."
     if platform.libc_ver()[0] != 'glibc': return False
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
     libc = ctypes.CDLL(None)
-    return bool(libc.mallopt(M_MMAP_THRESHOLD, 1 << 30) and libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))
+    return bool(libc.mallopt(M_MMAP_THRESHOLD, 1 << 26) and libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 KINDS = ('curriculum', 'sampler', 'reward', 'advantage', 'select', 'objective', 'regulariser', 'aggregate', 'reference')
 STAGES, RECIPES = {}, {}
 
-# %% ../../nbs/core/04_registry.ipynb #359b5b9b
+# %% ../../nbs/core/04_registry.ipynb #2ee01f84
 @dataclass(frozen=True)
 class StageInfo:
     "What the registry knows of a stage: see `stage` for the fields."
@@ -26,23 +26,25 @@ class StageInfo:
     needs: tuple = ()
     keep_whole: str | None = None
     unbiased: bool | None = None
+    quiet: bool = False
 
     @property
     def module(self): return self.fn.__module__
 
-# %% ../../nbs/core/04_registry.ipynb #ceda49e1
-def stage(kind: str, *, paper: int | None = None, parent: str | None = None, changes: str = '', needs=(), keep_whole: str | None = None, unbiased: bool | None = None):
+# %% ../../nbs/core/04_registry.ipynb #d2bd5625
+def stage(kind: str, *, paper: int | None = None, parent: str | None = None, changes: str = '', needs=(), keep_whole: str | None = None, unbiased: bool | None = None, quiet: bool = False):
     """Decorator that registers a plain function (or a class with `__call__`, `update`, `state_dict`, `load_state_dict`) as a stage and returns it unchanged.
 
     `paper`: number of the paper in the project's list; `parent`, `changes`: which stage it varies and how; `needs`: names of extra signals passed by keyword;
-    `keep_whole`: 'group' or 'batch', what must not be split over micro-batches; `unbiased`: claims the exact policy gradient (checked by the oracle).
+    `keep_whole`: 'group' or 'batch', what must not be split over micro-batches; `unbiased`: claims the exact policy gradient (checked by the oracle); `quiet`: an objective
+    that gives a row without advantage neither loss nor gradient, so that the loop need not compute such rows.
     Raises ValueError for an unknown kind or a name that another module has."""
     if kind not in KINDS: raise ValueError(f"stage kind {kind!r} is unknown; choose one of {', '.join(KINDS)}.")
     def register(fn):
         old = STAGES.get(fn.__name__)
         if old and '__main__' not in (old.module, fn.__module__) and old.module != fn.__module__:
             raise ValueError(f"stage {fn.__name__!r} is defined in {old.module} and again in {fn.__module__}; rename one of them.")
-        STAGES[fn.__name__] = StageInfo(fn.__name__, kind, fn, paper, parent, changes, tuple(needs), keep_whole, unbiased)
+        STAGES[fn.__name__] = StageInfo(fn.__name__, kind, fn, paper, parent, changes, tuple(needs), keep_whole, unbiased, quiet)
         return fn
     return register
 

@@ -22,8 +22,8 @@ def fill_outside(mask: Bool[Tensor, "n t"], **tensors: Float[Tensor, "n t"]) -> 
         if len(bad): raise ValueError(f"{name} is nan at row {int(bad[0, 0])}, token {int(bad[0, 1])}, which carries loss: compute it before the loss, or take the token out of the mask.")
     return tuple(x.masked_fill(~mask, 0) for x in tensors.values())
 
-# %% ../../nbs/objectives/00_surrogates.ipynb #24b9dd07
-@stage('objective', unbiased=True)
+# %% ../../nbs/objectives/00_surrogates.ipynb #12cb3e1c
+@stage('objective', unbiased=True, quiet=True)
 def policy_gradient(logp: Float[Tensor, "n t"], logp_old, adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n t"]:
     "REINFORCE's loss -adv * logp a token, 0 outside the mask; `logp_old` is not used (may be None). Raises ValueError for another shape or nan inside the mask. Williams (1992)."
     logp, adv = fill_outside(mask, logp=logp, adv=adv)
@@ -34,8 +34,8 @@ def ratio_of(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], *, limi
     "Probability ratio exp(logp - logp_old), its logarithm kept within +-`limit` so that value and gradient stay finite."
     return (logp - logp_old).clamp(-limit, limit).exp()
 
-# %% ../../nbs/objectives/00_surrogates.ipynb #4bbd11af
-@stage('objective', parent='policy_gradient', changes='ratio to the policy before the update, not pushed beyond [1 - low, 1 + high]')
+# %% ../../nbs/objectives/00_surrogates.ipynb #fbf3b9dd
+@stage('objective', parent='policy_gradient', changes='ratio to the policy before the update, not pushed beyond [1 - low, 1 + high]', quiet=True)
 def ppo_clip(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, low: float = 0.2, high: float = 0.2) -> Float[Tensor, "n t"]:
     "PPO's loss -min(rho adv, clip(rho, 1 - low, 1 + high) adv) a token, 0 outside the mask. Raises ValueError for another shape or nan inside the mask. Schulman et al. (2017), eq. 7."
     logp, logp_old, adv = fill_outside(mask, logp=logp, logp_old=logp_old, adv=adv)

@@ -238,7 +238,7 @@ def _some_groups(logp: Float[Tensor, "s"], group: int, samples: int, seed: int) 
     rows = torch.multinomial(logp.exp(), samples * group, replacement=True, generator=torch.Generator().manual_seed(seed))
     return rows.view(samples, group)
 
-# %% ../../nbs/oracle/01_estimators.ipynb #68c2bba7
+# %% ../../nbs/oracle/01_estimators.ipynb #d08e6360
 def check(estimator, tree: TokenTree, logits: Float[Tensor, "c v"], rewards: Float[Tensor, "s"], *, group: int = 2, old: Tensor | None = None,
           target: Tensor | None = None, samples: int | None = None, seed: int = 0, **stages) -> GradientCheck:
     """Mean and variance of the gradient that `estimator` gives for one random group of `group` sequences, beside the true gradient.
@@ -246,8 +246,8 @@ def check(estimator, tree: TokenTree, logits: Float[Tensor, "c v"], rewards: Flo
     `estimator`: advantage function, `Use`, `Recipe` or `Estimator`; `stages`: `objective`, `select`, `regularisers`, `aggregate`, `signals`, `ref` (logits), `name` to replace.
     `old`: logits of the policy that draws (default `logits`); `target`: the goal's gradient (default: of the expected reward); `samples`: random groups instead of all.
     Raises ValueError if there are too many groups to enumerate, for regularisers without a `target`, or for a signal that a tree does not have."""
-    if getattr(estimator, 'regularisers', ()) and target is None: raise ValueError(f"{estimator.name!r} has regularisers, so its goal is not the expected reward: name the goal's gradient with target=.")
     est, logp = estimator_of(estimator, **stages), sequence_logps(tree, logits if old is None else old).detach()
+    if est.regularisers and target is None: raise ValueError(f"{est.name} has regularisers, so its goal is not the expected reward: name the goal's gradient with target=.")
     index = _all_groups(tree, group) if samples is None else _some_groups(logp, group, samples, seed)
     weight = logp[index].sum(1).exp() if samples is None else torch.full((len(index),), 1 / len(index), dtype=torch.float64)
     first, second = torch.zeros_like(logits), torch.zeros_like(logits)

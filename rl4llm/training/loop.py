@@ -2,8 +2,8 @@
 
 # %% auto #0
 __all__ = ['SAME', 'live', 'check_stages', 'config_of', 'open_run', 'start', 'collect', 'advantages_of', 'spans',
-           'TrainingDiverged', 'guard', 'piece_loss', 'descend', 'update', 'remember', 'metrics_of', 'with_checkpoints',
-           'train']
+           'TrainingDiverged', 'guard', 'piece_loss', 'loud', 'descend', 'update', 'remember', 'metrics_of',
+           'with_checkpoints', 'train']
 
 # %% ../../nbs/training/03_loop.ipynb #06d43f98
 import dataclasses, math, os, platform, time
@@ -24,15 +24,16 @@ from .checkpoints import latest_checkpoint, unpack, unpack_stages
 from .records import Run, load_run, now, rewind, versions, weights_hash
 from .signals import check_needs, complete, live_names, missing, scored, signals_for
 
-# %% ../../nbs/training/03_loop.ipynb #23ba95d8
+# %% ../../nbs/training/03_loop.ipynb #a2d5fa48
 def live(recipe, task) -> SimpleNamespace:
-    "The recipe's stages, ready to call. `memory` holds those with a state, by name; `needs` the signals that some stage asks for; `whole`: 'group', 'batch' or None, what must not be split."
+    "The recipe's stages, ready to call. `memory` holds those with a state, by name; `needs` the signals that some stage asks for; `whole`: 'group', 'batch' or None, what must not be split; `quiet` if rows without advantage add nothing to the loss."
     made = {f: getattr(recipe, f).make() for f in ('sampler', 'reward', 'advantage', 'select', 'objective', 'aggregate', 'reference')}
     made['curriculum'] = recipe.curriculum.make(task)
     regularisers = [r.make() for r in recipe.regularisers]
     parts = {**made, **{f'regulariser{i}': r for i, r in enumerate(regularisers)}}
     infos = [getattr(recipe, f).info for f in made] + [r.info for r in recipe.regularisers]
-    return SimpleNamespace(**made, regularisers=regularisers, memory={k: p for k, p in parts.items() if hasattr(p, 'state_dict')},
+    quiet = recipe.objective.info.quiet and not regularisers
+    return SimpleNamespace(**made, regularisers=regularisers, quiet=quiet, memory={k: p for k, p in parts.items() if hasattr(p, 'state_dict')},
                            needs={n for i in infos for n in i.needs}, whole=min((i.keep_whole for i in infos if i.keep_whole), default=None))
 
 # %% ../../nbs/training/03_loop.ipynb #67343934
@@ -133,13 +134,22 @@ def piece_loss(state, rows, adv, weight, whole) -> tuple[Tensor, dict]:
     ratio = torch.expm1((logp.detach() - old)[rows.mask])
     return s.aggregate(loss, rows.mask, whole=whole), dict(entropy=float(entropy.sum()), tokens=int(rows.mask.sum()), kl=float((ratio - torch.log1p(ratio)).sum()), moved=int((ratio.abs() > 0.2).sum()))
 
-# %% ../../nbs/training/03_loop.ipynb #8d7f677d
+# %% ../../nbs/training/03_loop.ipynb #cc8ea501
+def loud(state, rows, adv):
+    "Numbers of the rows that the loss depends on: all, unless rows without advantage add nothing; at least one."
+    index = torch.arange(len(rows), device=adv.device)
+    if not (state.stages.quiet and state.policy.fast): return index
+    some = ((adv != 0) & rows.mask).any(1)
+    return index[some] if some.any() else index[:1]
+
+# %% ../../nbs/training/03_loop.ipynb #6edaf835
 def descend(state, rows, adv, weight, *, share: float, limit: float) -> dict:
     "One optimiser step on these rows, in slices of `micro` rows. Returns sums for the metrics."
     state.optimiser.zero_grad(set_to_none=True)
-    total, sums = 0.0, []
-    for s in spans(rows.group, state.recipe.micro, state.stages.whole):
-        loss, parts = piece_loss(state, rows_of(rows, torch.arange(len(rows), device=adv.device)[s]), adv[s], weight[s], rows.mask)
+    total, sums, whole = 0.0, [], rows.mask
+    index = loud(state, rows, adv)
+    for s in spans(rows.group[index], state.recipe.micro, state.stages.whole):
+        loss, parts = piece_loss(state, rows_of(rows, index[s]), adv[index[s]], weight[index[s]], whole)
         (loss * share).backward()
         total, sums = total + float(loss.detach()) * share, sums + [parts]
     norm = float(torch.nn.utils.clip_grad_norm_(state.policy.model.parameters(), state.recipe.max_grad_norm))
