@@ -56,8 +56,8 @@ def angles(w, x, positions: Int[Tensor, "n t"]):
     half = cos.shape[-1] // 2
     return torch.complex(cos[..., :half].contiguous(), sin[..., :half].contiguous())[:, :, None]
 
-# %% ../../nbs/core/11_fast_llama.ipynb #8b77717e
-def fast_hidden(w, ids: Int[Tensor, "n t"], positions: Int[Tensor, "n t"], see: Bool[Tensor, "n t s"], shared=None, rows=None):
+# %% ../../nbs/core/11_fast_llama.ipynb #6b394f6b
+def fast_hidden(w, ids: Int[Tensor, "n t"], positions: Int[Tensor, "n t"], see: Bool[Tensor, "n t s"], *, shared=None, rows=None):
     "Final hidden states of `ids`, and (keys, values) of each layer; token i of a row sees column j where `see` is true, at least one. `shared`: those of prompts, in front; `rows`: the prompt of each row."
     x, kept = F.embedding(ids, w.embed), []
     angle, bias = angles(w, x, positions), torch.zeros(see.shape).masked_fill_(~see, -torch.inf)[:, None]
@@ -83,17 +83,17 @@ def buckets(lengths: Int[Tensor, "n"], room: int = 4096) -> list[Int[Tensor, "m"
     while len(order): parts.append(order[:max(1, room // max(1, int(lengths[order[0]])))]); order = order[len(parts[-1]):]
     return parts
 
-# %% ../../nbs/core/11_fast_llama.ipynb #e918b533
-def response_buckets(w, prompt_ids: Int[Tensor, "b p"], prompt_mask: Bool[Tensor, "b p"], tokens: Int[Tensor, "n t"], mask: Bool[Tensor, "n t"], prompt: Int[Tensor, "n"], room: int = 4096):
-    "Yield (row numbers, hidden states that predict their tokens): everything up to the last masked token of each row. Differentiable."
-    hidden, shared = fast_prefill(w, prompt_ids, prompt_mask)
+# %% ../../nbs/core/11_fast_llama.ipynb #6dae61b8
+def response_buckets(w, prompts: tuple, tokens: Int[Tensor, "n t"], mask: Bool[Tensor, "n t"], prompt: Int[Tensor, "n"], *, room: int = 4096):
+    "Yield (row numbers, hidden states that predict their tokens): everything up to the last masked token of each row. `prompts`: left-padded ids and their mask, (b, p) each. Differentiable."
+    (hidden, shared), prompt_mask = fast_prefill(w, *prompts), prompts[1]
     first, start = hidden[:, -1], prompt_mask.sum(1)
     lengths = (mask * torch.arange(1, mask.shape[1] + 1)).amax(1)
     for rows in buckets(lengths, room):
         t, mine = int(lengths[rows[0]]) - 1, prompt[rows]
         if t < 1: yield rows, first[mine][:, None]; continue
         see = torch.cat([prompt_mask[mine][:, None].expand(-1, t, -1), torch.ones(t, t, dtype=torch.bool).tril().expand(len(rows), -1, -1)], -1)
-        rest, _ = fast_hidden(w, tokens[rows, :t], start[mine][:, None] + torch.arange(t), see, shared, mine)
+        rest, _ = fast_hidden(w, tokens[rows, :t], start[mine][:, None] + torch.arange(t), see, shared=shared, rows=mine)
         yield rows, torch.cat([first[mine][:, None], rest], 1)
 
 # %% ../../nbs/core/11_fast_llama.ipynb #53ba87ab
@@ -103,10 +103,10 @@ def roomy(x: Float[Tensor, "s n ..."], filled: int, room: int, rows) -> Float[Te
     torch.index_select(x[:filled], 1, rows, out=out[:filled])
     return out
 
-# %% ../../nbs/core/11_fast_llama.ipynb #1d9536bb
+# %% ../../nbs/core/11_fast_llama.ipynb #967dce32
 class FastDecoder:
     "Token-by-token decoding of many rows, without gradient; the same interface as `llama.Decoder`."
-    def __init__(self, w, prompt_ids, prompt_mask, prompt, room: int):
+    def __init__(self, w, prompt_ids, prompt_mask, prompt, *, room: int):
         hidden, kv = fast_prefill(w, prompt_ids, prompt_mask)
         p = prompt_ids.shape[1]
         self.w, self.at, self.room, self.position, self.logits = w, p, p + room, prompt_mask.sum(1)[prompt], F.linear(hidden[:, -1], w.head)[prompt]

@@ -48,11 +48,12 @@ def rms_backward(grad, x, weight, scale) -> tuple[Tensor, Tensor]:
     in_weight = torch.mul(grad, unit).flatten(0, -2).sum(0)
     return g.sub_(unit.mul_(inner)).mul_(scale), in_weight
 
-# %% ../../nbs/core/10_fused.ipynb #bf73f8b0
+# %% ../../nbs/core/10_fused.ipynb #76d4b31e
 class NormLinear(torch.autograd.Function):
     "RMS norm and linear map (with or without bias) in one; the result is in the format of `low`."
     @staticmethod
-    def forward(ctx, x, norm, weight, bias, low, eps):
+    def forward(ctx, x, *rest):
+        norm, weight, bias, low, eps = rest
         y, scale = rms_normalise(x, norm, eps)
         ctx.save_for_backward(x, norm, scale, y := y.to(low.dtype), low)
         ctx.biased = bias is not None
@@ -118,11 +119,12 @@ def behind_prompt(shared, own, rows) -> Float[Tensor, "n h s d"]:
     out[:, :, p:] = own.transpose(1, 2)
     return out
 
-# %% ../../nbs/core/10_fused.ipynb #4c6eba26
+# %% ../../nbs/core/10_fused.ipynb #a4c72252
 class Mix(torch.autograd.Function):
     "From queries, keys and values in one tensor `(n, t, all heads * d)` to the mixed values `(n, t, heads * d)`, and the rotated keys and the values for others to use. `bias`: 0 or -inf, `(n, 1, t, s)`."
     @staticmethod
-    def forward(ctx, qkv, shared_k, shared_v, rows, angle, bias, heads, scale):
+    def forward(ctx, qkv, *rest):
+        shared_k, shared_v, rows, angle, bias, heads, scale = rest
         (n, t, _), (h, j) = qkv.shape, heads
         qkv = qkv.float().view(n, t, h + 2 * j, -1)
         qk = turn(qkv[:, :, :h + j], angle)

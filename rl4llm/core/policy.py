@@ -174,13 +174,13 @@ def _call(model, inputs: dict) -> dict:
     known = inspect.signature(model.forward).parameters
     return {k: v for k, v in inputs.items() if k in known}
 
-# %% ../../nbs/core/06_policy.ipynb #4c41bdcc
+# %% ../../nbs/core/06_policy.ipynb #a3911732
 def _pieces(policy, rollouts):
     "Yield (row numbers, hidden states before their tokens, the head's weight and bias); hidden states are None if the architecture does not let us have them."
     r, model = rollouts, policy.model
     if policy.fast and fast_llama.is_fast(model, r.prompt_ids.shape[1] + r.tokens.shape[1]):
         w = fast_llama.fast_weights(model, policy.bf16)
-        yield from ((rows, hidden, w.head, None) for rows, hidden in fast_llama.response_buckets(w, r.prompt_ids, r.prompt_mask, r.tokens, r.mask, r.prompt))
+        yield from ((rows, hidden, w.head, None) for rows, hidden in fast_llama.response_buckets(w, (r.prompt_ids, r.prompt_mask), r.tokens, r.mask, r.prompt))
     else: yield torch.arange(len(r), device=r.tokens.device), *_response_hidden(policy, r)
 
 # %% ../../nbs/core/06_policy.ipynb #8a484e88

@@ -240,11 +240,10 @@ def recipe_html(recipe) -> str:
     head = f"<b>{recipe.name}</b>" + (f", a change of {recipe.parent}" if recipe.parent else '') + (f": {html.escape(recipe.summary)}" if recipe.summary else '')
     return f"<p>{head}</p><table><tbody>{body}</tbody></table>"
 
-# %% ../../nbs/core/04_registry.ipynb #6c760e90
+# %% ../../nbs/core/04_registry.ipynb #b8be36bd
 def recipes():
-    "A table (pandas) of all registered recipes: parent, what they change, summary."
-    import pandas as pd
-    load_stages()
+    "A table (pandas) of all registered recipes, children behind their parents: parent, what they change, paper, summary."
+    from rl4llm.core.method_map import RecipeTable, recipe_tree
     changes = lambda r: ', '.join(f"{k}: {v[1]}" for k, v in recipe_diff(r).items())
-    rows = [dict(recipe=r.name, parent=r.parent or '', changes=changes(r), paper=r.paper, summary=r.summary) for r in RECIPES.values()]
-    return pd.DataFrame(rows).set_index('recipe').astype({'paper': 'Int64'})
+    rows = [dict(recipe=r.name, parent=r.parent or '', changes=changes(r), paper=r.paper, summary=r.summary) for r in (RECIPES[name] for name, _ in recipe_tree())]
+    return RecipeTable(rows).set_index('recipe').astype({'paper': 'Int64'})
