@@ -1,8 +1,10 @@
 "The exact oracle: its own identities on many small trees, and every registered stage that claims an exact gradient."
 import pytest, torch
 from hypothesis import given, settings, strategies as st
-from rl4llm.core.registry import stages, use
-from rl4llm.oracle.estimators import check, estimator_of, group_gradients, one_gradient
+from rl4llm.core.registry import recipe, stages, use
+from rl4llm.oracle.decisions import (exact_effective_horizon, exact_pass_at_k_gradient, exact_q, gorp_success, greedy_value, look_ahead, needed_depth, optimal_q,
+                                     soft_q, step_effect, tree_children)
+from rl4llm.oracle.estimators import check, estimator_of, group_gradients, one_gradient, tree_has, wanted_signals
 from rl4llm.oracle.tabular import (TokenTree, exact_advantages, exact_entropy, exact_gradient, exact_kl, exact_objective, exact_pass_at_k, exact_value,
                                    exact_values, random_logits, regularised_optimum, sequence_logps, state_entropy, state_kl, token_scores, tree_rewards, visit_probs)
 
@@ -82,14 +84,14 @@ def test_refusals_say_what_was_wrong(call, word):
     with pytest.raises(ValueError, match=word): call()
 
 
-CLAIMS = sorted(n for n, s in stages('advantage').items() if s.unbiased and not s.needs)
-OTHERS = sorted(n for n, s in stages('advantage').items() if s.unbiased is False and not s.needs)
+CLAIMS = sorted(n for n, s in stages('advantage').items() if s.unbiased and all(map(tree_has, s.needs)))
+OTHERS = sorted(n for n, s in stages('advantage').items() if s.unbiased is False and all(map(tree_has, s.needs)))
 
 
 def scales(name, tree, group):
     "Checks of a stage at a policy that is mostly wrong and at one that is mostly right."
     right, z = tree_rewards(tree, lambda s: s[0] == 1), random_logits(tree, seed=3)
-    return [check(use(name), tree, regularised_optimum(tree, z, right * odds, beta=1.0)[0], right, group=group) for odds in (-3.0, 3.0)]
+    return [check(use(name), tree, regularised_optimum(tree, z, right * odds, beta=1.0)[0], right, group=group, ref=random_logits(tree, seed=6)) for odds in (-3.0, 3.0)]
 
 
 @pytest.mark.parametrize('name', CLAIMS)
@@ -106,7 +108,7 @@ def test_the_claim_test_would_catch_grpo():
 
 
 @pytest.mark.parametrize('name', OTHERS)
-def test_denied_claims_are_really_biased(name): assert not check(use(name), TREE, LOGITS, GRADED, group=3).unbiased
+def test_denied_claims_are_really_biased(name): assert not check(use(name), TREE, LOGITS, GRADED, group=3, ref=random_logits(TREE, seed=6)).unbiased
 
 
 def test_known_factors():
@@ -170,3 +172,116 @@ def test_unscored_rows_have_no_share():
 def test_results_show_themselves():
     found = check(use('grpo', eps=0.0), TREE, LOGITS, GRADED)
     assert 'grpo(eps=0.0)' in found._repr_html_() and 'biased' in repr(found) and '15 sequences' in TREE._repr_html_()
+
+
+# signals, regularisers, recipes
+
+REF = random_logits(TREE, seed=6)
+
+
+def test_signals_are_those_of_the_loop():
+    "Statistics of the live, the old and the reference policy, rows and the greedy reward, as looked up on the tree."
+    seen = {}
+    def curious(rewards, group, *, lengths, finished, tokens, mask, rollouts, logp_old, logp_ref, old_entropy, ref_entropy, greedy_rewards):
+        seen.update(locals())
+        return rewards
+    def loss(logp, logp_old, adv, mask, *, entropy, logits):
+        assert entropy.requires_grad and logits.shape == (*logp.shape, 3)
+        return -adv * logp * mask + 0 * entropy
+    old, rows = random_logits(TREE, seed=8), torch.tensor([3, 14])
+    one_gradient(estimator_of(curious, objective=loss, ref=REF), TREE, LOGITS, GRADED, rows, old=old)
+    keep = TREE.mask[rows]
+    assert close(seen['old_entropy'], state_entropy(TREE, old)[TREE.state[rows]] * keep) and close(seen['ref_entropy'], state_entropy(TREE, REF)[TREE.state[rows]] * keep)
+    assert close(seen['logp_ref'].sum(1), sequence_logps(TREE, REF)[rows]) and close(seen['logp_old'].sum(1), sequence_logps(TREE, old)[rows])
+    best = ()
+    while best not in TREE.sequences: best += (int(old[TREE.prefixes.index(best)].argmax()),)
+    assert (seen['greedy_rewards'] == GRADED[TREE.sequences.index(best)]).all() and torch.equal(seen['lengths'], keep.sum(1))
+
+
+def test_a_stage_that_asks_too_much_is_told_what_to_give():
+    def hidden(rewards, group, *, old_hidden): return rewards
+    def reference(rewards, group, *, ref_entropy): return rewards
+    with pytest.raises(ValueError, match='old_hidden.*signals='): check(hidden, TREE, LOGITS, RIGHT)
+    with pytest.raises(ValueError, match='ref_entropy.*ref='): check(reference, TREE, LOGITS, RIGHT)
+    with pytest.raises(ValueError, match='target='): check(recipe('grpo_kl'), TREE, LOGITS, RIGHT, ref=REF)
+
+
+def test_regularisers_of_a_recipe_are_part_of_the_step():
+    one, z, ref, pay = TokenTree(5, 1), random_logits(TokenTree(5, 1), seed=1), random_logits(TokenTree(5, 1), seed=2), torch.arange(5.) / 4
+    penalised = recipe('rloo', regularisers=(use('kl_penalty', coef=0.3, estimator='k2'),), aggregate=use('aggregate', mode='seq-mean-token-sum'))
+    assert check(penalised, one, z, pay, ref=ref, target=exact_gradient(one, z, pay, ref=ref, beta=0.3)).unbiased
+    assert wanted_signals(estimator_of(penalised)) == {'logp_ref'}
+
+
+def test_memory_is_made_fresh_and_used_as_it_is_when_given():
+    class constant:
+        "A baseline that it remembers."
+        def __init__(self, *, start=0.0): self.mean = start
+        def __call__(self, rewards, group): return rewards - self.mean
+    quiet, loud = check(use(constant, start=0.5), TREE, LOGITS, RIGHT), check(constant(start=3.0), TREE, LOGITS, RIGHT)
+    assert quiet.unbiased and loud.unbiased and loud.variance > quiet.variance
+
+
+# decisions
+
+@given(worlds())
+@settings(max_examples=25, deadline=None)
+def test_values_of_decisions(world):
+    tree, z, r = world
+    q, v = exact_q(tree, z, r), exact_values(tree, z, r)
+    assert close((z.softmax(-1) * q).sum(1), v) and close(q, torch.stack([torch.stack([exact_value(tree, z, r, (*p, t)) for t in range(tree.vocab)]) for p in tree.prefixes]))
+    assert close(visit_probs(tree, z)[:, None] * z.softmax(-1) * (q - v[:, None]), exact_gradient(tree, z, r))
+    assert close(optimal_q(tree, r).max(-1).values[0], r.max()) and close(greedy_value(tree, r, optimal_q(tree, r)), r.max())
+    assert close((z.log_softmax(-1) + soft_q(tree, z, r, beta=0.5) / 0.5).softmax(-1), regularised_optimum(tree, z, r, beta=0.5)[0].softmax(-1))
+    assert close(look_ahead(tree, r, q, tree.length - 1), optimal_q(tree, r)) and 1 <= needed_depth(tree, r, z) <= tree.length
+
+
+@given(worlds())
+@settings(max_examples=25, deadline=None)
+def test_random_play_knows_the_way_to_right_answers(world):
+    tree, _, r = world
+    right = (r > r.quantile(0.8)).double()
+    assert needed_depth(tree, right) == 1
+
+
+def test_contexts_and_ends():
+    child, end = tree_children(TREE)
+    for c, prefix in enumerate(TREE.prefixes):
+        for v in range(TREE.vocab):
+            if end[c, v] >= 0: assert TREE.sequences[end[c, v]] == (*prefix, v) and child[c, v] == -1
+            else: assert TREE.prefixes[child[c, v]] == (*prefix, v)
+
+
+def test_effective_horizon():
+    tree = TokenTree(2, 4)
+    needle = tree_rewards(tree, lambda s: s == (1, 0, 1, 1))
+    found = exact_effective_horizon(tree, needle)
+    assert found['samples'][4] == 1 and found['horizon'] <= 4
+    for k, m in found['samples'].items(): assert gorp_success(tree, needle, k=k, m=m) >= 0.5 and (m == 1 or gorp_success(tree, needle, k=k, m=m - 1) < 0.5)
+    with pytest.raises(ValueError, match='binomial'): gorp_success(TREE, GRADED, k=1, m=1)
+
+
+@pytest.mark.parametrize('k', [1, 2, 7])
+def test_gradient_of_pass_at_k(k):
+    q = exact_objective(TREE, LOGITS, RIGHT)
+    assert close(exact_pass_at_k_gradient(TREE, LOGITS, RIGHT, k), k * (1 - q) ** (k - 1) * exact_gradient(TREE, LOGITS, RIGHT))
+
+
+def test_effect_of_one_step():
+    "A short step gains what the gradient promises; enumerated and sampled groups agree; the mean is over all groups."
+    g = exact_gradient(TREE, LOGITS, RIGHT)
+    short = step_effect(use('rloo'), TREE, LOGITS, RIGHT, lr=1e-3)
+    assert close(short.loc['reward', 'exact step'] - short.loc['reward', 'before'], 1e-3 * g.square().sum(), 1e-6) and close(short.loc['reward', 'mean'], short.loc['reward', 'exact step'], 1e-6)
+    whole, some = (step_effect(use('rloo'), TREE, LOGITS, RIGHT, lr=2., samples=n) for n in (None, 5_000))
+    assert ((whole['mean'] - some['mean']).abs() < 5 * whole['sd'] / 5_000 ** 0.5 + 1e-9).all()
+    p, est = sequence_logps(TREE, LOGITS).exp(), estimator_of(use('rloo'))
+    pairs = [(i, j) for i in range(len(p)) for j in range(len(p))]
+    literal = sum(p[i] * p[j] * exact_objective(TREE, LOGITS + 2. * one_gradient(est, TREE, LOGITS, RIGHT, torch.tensor([i, j])), RIGHT) for i, j in pairs)
+    assert close(whole.loc['reward', 'mean'], literal)
+
+
+def test_the_largest_tree():
+    tree = TokenTree(5, 4)
+    z, r = random_logits(tree, seed=0, scale=0.5), tree_rewards(tree, lambda s: sum(s) == 6)
+    assert check(use('reinforce', baseline=0.5), tree, z, r, group=1).unbiased and check(use('rloo'), TokenTree(5, 3), random_logits(TokenTree(5, 3), seed=1), tree_rewards(TokenTree(5, 3), sum), group=2).unbiased
+    assert close((z.softmax(-1) * exact_q(tree, z, r)).sum(1), exact_values(tree, z, r)) and close(visit_probs(tree, z) @ state_kl(tree, z, 0 * z), exact_kl(tree, z, 0 * z))

@@ -2,6 +2,7 @@
 import html, math
 from functools import cache
 import pytest, torch
+from rl4llm.core.method_map import recipe_map, recipe_tree
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import RECIPES, STAGE_FIELDS, recipe, recipes
 from rl4llm.tasks import task
@@ -37,3 +38,21 @@ def test_the_tables_show_its_stages(name):
     page = html.unescape(r._repr_html_())
     for field in STAGE_FIELDS: assert str(getattr(r, field)) in page, f"{name} does not show its {field}"
     for field, (_, new) in r.diff().items(): assert f"{field}: {new}" in TABLE.changes[name], f"recipes() does not say that {name} changes {field}"
+
+
+def test_the_map_names_every_recipe_once_and_below_its_parent():
+    import matplotlib
+    matplotlib.use('agg')
+    texts = recipe_map().axes[0].texts
+    at = {name: [t.get_position() for t in texts if t.get_text() == name] for name in RECIPES}
+    assert all(len(spots) == 1 for spots in at.values()), {n: s for n, s in at.items() if len(s) != 1}
+    for name, r in RECIPES.items():
+        if r.parent: assert at[name][0][1] > at[r.parent][0][1] and at[name][0][0] > at[r.parent][0][0]
+    assert [n for n, _ in recipe_tree()] == list(TABLE.index)
+    with pytest.raises(KeyError, match='recipes'): recipe_map('no_such_recipe')
+
+
+def test_the_table_is_shown_in_full():
+    page = html.unescape(TABLE._repr_html_().replace('<wbr>', ''))
+    for name in RECIPES: assert TABLE.changes[name] in page and TABLE.summary[name] in page
+    assert 'grpo' in TABLE[TABLE.parent == 'rloo']._repr_html_()

@@ -15,13 +15,14 @@ from .group_relative import grpo
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import check_shape
 
-# %% ../../nbs/advantages/13_effective_rank.ipynb #6aff6abc
+# %% ../../nbs/advantages/13_effective_rank.ipynb #255219a0
 def effective_rank(hidden: Float[Tensor, "n t d"], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n"]:
     "exp of the entropy of the normalised singular values of each row's centred states; 1 where they are all the same. Raises ValueError unless there is a state for each token. Roy & Vetterli (2007)."
     check_shape(hidden, (*mask.shape, hidden.shape[-1]), 'hidden')
     m = mask[..., None].to(hidden)
     centred = (hidden - (hidden * m).sum(1, keepdim=True) / m.sum(1, keepdim=True).clamp(min=1)) * m
     sigma = torch.linalg.svdvals(centred)
+    sigma = sigma * (sigma > 100 * torch.finfo(sigma.dtype).eps * (hidden * m).flatten(1).norm(dim=1)[:, None])
     p = sigma / sigma.sum(-1, keepdim=True).clamp(min=torch.finfo(sigma.dtype).tiny)
     return torch.special.entr(p).sum(-1).exp()
 

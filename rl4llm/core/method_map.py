@@ -30,19 +30,19 @@ def changes_of(name: str) -> list[tuple[str, str]]:
 KIND_COLOURS = dict(zip(STAGE_FIELDS, ('#E69F00', '#56B4E9', '#F0E442', '#0072B2', '#009E73', '#D55E00', '#CC79A7', '#7F7F7F', '#000000')))
 LINE, INDENT = 0.17, 0.22      # inches
 
-# %% ../../nbs/core/09_method_map.ipynb #56ead36e
+# %% ../../nbs/core/09_method_map.ipynb #aeca1488
 def _layout(rows: list, width: float) -> tuple[list, float, float]:
     "Lines of each recipe as (name, depth, y in inches from the top, wrapped changes, changed fields), where the changes begin, and the total height."
     start = max(depth * INDENT + 0.074 * len(name) for name, depth in rows) + 0.3
     out, y = [], 0.35 + LINE
     for name, depth in rows:
         changed = changes_of(name)
-        lines = textwrap.wrap(' · '.join(text for _, text in changed), int((width - start - 0.6) / 0.0545)) or ['']
+        lines = textwrap.wrap(' · '.join(text for _, text in changed), int((width - start - 0.7) / 0.0545)) or ['']
         out.append((name, depth, y, lines, [f for f, _ in changed]))
         y += LINE * (0.3 + 0.7 * len(lines))
     return out, start, y
 
-# %% ../../nbs/core/09_method_map.ipynb #d17de0bf
+# %% ../../nbs/core/09_method_map.ipynb #985e1bba
 def recipe_map(root: str | None = None, *, width: float = 8.5):
     "Draw the family tree of the registered recipes (below `root`, if given), `width` inches wide; returns the figure."
     import matplotlib.pyplot as plt
@@ -50,14 +50,14 @@ def recipe_map(root: str | None = None, *, width: float = 8.5):
     fig = plt.figure(figsize=(width, height), dpi=100)
     ax = fig.add_axes([0, 0, 1, 1], xlim=(0, width), ylim=(height, 0))
     ax.axis('off')
-    trunk = {}
+    trunk, text = {}, start + 0.12 + 0.09 * max(len(fields) for *_, fields in rows)
     for name, depth, y, lines, fields in rows:
         x = 0.1 + depth * INDENT
         if depth: ax.plot([x - INDENT + 0.06] * 2 + [x - 0.03], [trunk[depth], y, y], color='0.6', lw=0.8)
         trunk[depth], trunk[depth + 1] = y, y + 0.07
         ax.text(x, y, name, va='center', fontsize=8.5, fontweight=None if depth else 'bold')
         ax.scatter([start + 0.09 * i for i in range(len(fields))], [y] * len(fields), c=[KIND_COLOURS.get(f, 'white') for f in fields], s=26, marker='s', edgecolor='0.3', linewidth=0.5)
-        ax.text(start + 0.5, y - 0.052, '\n'.join(lines), va='top', fontsize=7, color='0.25', linespacing=1.25)
+        ax.text(text, y - 0.052, '\n'.join(lines), va='top', fontsize=7, color='0.25', linespacing=1.25)
     _legend(ax, {f for *_, fields in rows for f in fields})
     return fig
 
