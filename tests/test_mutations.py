@@ -13,7 +13,8 @@ from rl4llm.core.llama import response_hidden, weights_of
 from rl4llm.core.numerics import entropy_of, keyed_uniform
 from rl4llm.core.policy import _whole_logits
 from rl4llm.core.registry import recipe, stages, use
-from rl4llm.objectives import aggregate, kl_estimate, ppo_clip
+from rl4llm.objectives import aggregate, gmpo, gspo, gspo_token, kl_estimate, ppo_clip
+from rl4llm.oracle.decisions import exact_pass_at_k_gradient
 from rl4llm.oracle.estimators import check
 from rl4llm.oracle.tabular import TokenTree, exact_entropy, exact_gradient, random_logits
 from rl4llm.tasks import task
@@ -92,7 +93,23 @@ def check_bonus_goes_the_right_way():
 def check_updates_of_old_data():
     "Token ratios are exact for one token, whoever drew it; on the policy's own data any of these objectives has the plain gradient."
     assert check(use('rloo'), ONE, Z, PAY, old=REF, objective=use('ppo_clip', low=99., high=99.)).unbiased
-    for name in ('policy_gradient', 'ppo_clip'): assert check(use('rloo'), oracle.TREE, oracle.LOGITS, oracle.GRADED, objective=use(name)).unbiased
+    for name in ('policy_gradient', 'ppo_clip', 'dual_clip', 'cispo', 'gspo', 'gmpo'): assert check(use('rloo'), oracle.TREE, oracle.LOGITS, oracle.GRADED, objective=use(name)).unbiased
+
+
+def check_ratio_of_a_response():
+    "Geometric mean of the token ratios: its value, and the gradient of the row's loss, shared alike or by each token's own advantage."
+    logp, old, mask = torch.tensor([[-.5, -.7, NAN]], dtype=torch.float64), torch.tensor([[-.6, -1., NAN]], dtype=torch.float64), torch.tensor([[True, True, False]])
+    s, alike, own = math.exp(.2), torch.ones(1, 3, dtype=torch.float64), torch.tensor([[1., -2., NAN]], dtype=torch.float64)
+    wide = dict(low=9., high=9.)
+    for f, adv in ((gspo, alike), (gspo_token, alike), (gspo_token, own), (gmpo, alike)):
+        near(f(logp, old, adv, mask, **wide), (-s * adv).masked_fill(~mask, 0))
+        near(grad(lambda x: f(x, old, adv, mask, **wide).sum(), logp), (-s * adv).masked_fill(~mask, 0))
+    near(gmpo(logp, old, alike, mask, low=.05, high=.1), [[-math.exp(.1), -math.exp(.1), 0]])
+
+
+def check_climb_of_pass_at_k():
+    goal = exact_pass_at_k_gradient(oracle.TREE, oracle.LOGITS, oracle.RIGHT, 2)
+    for baseline in ('smaller', 'leave_one_out', 'none'): assert check(use('pkpo', k=2, baseline=baseline), oracle.TREE, oracle.LOGITS, oracle.RIGHT, group=3, target=goal).unbiased
 
 
 def plain_logps(policy, r, temperature):
@@ -280,7 +297,7 @@ FAULTS = {
     'off by one (functional forward)': ('core.llama:response_hidden', 'tokens[:, :-1]', 'tokens[:, 1:]'),
     'off by one (plain forward)': ('core.policy:_response_hidden', 'last_hidden_state[:, start - 1:-1]', 'last_hidden_state[:, start:]'),
     'off by one (logits of others)': ('core.policy:_whole_logits', '.logits[:, start - 1:-1]', '.logits[:, start:]'),
-    'positions that count padding': ('core.fast_llama:response_buckets', 'start[mine][:, None] + torch.arange(t)', 'prompt_ids.shape[1] + torch.arange(t)[None].expand(len(rows), -1)'),
+    'positions that count padding': ('core.fast_llama:response_buckets', 'start[mine][:, None]', 'start.max() + 0 * start[mine][:, None]'),
     'temperature the wrong way': ('core.policy:_stats', 'logits / temperature', 'logits * temperature'),
     'unnormalised log-probability': ('core.numerics:logp_of', ' - logits.logsumexp(-1)', ' - logits.amax(-1)'),
     'sign in the fused backward': ('core.fused:LogpEntropy.backward', 'probs * -grad[:, None]', 'probs * grad[:, None]'),
@@ -298,6 +315,7 @@ FAULTS = {
     'unscored rows counted': ('core.rollouts:group_count', '(~x.isnan())', '(x == x).logical_or(x != x)'),
     'right and wrong swapped': ('advantages.negative_reinforcement:weighted_reinforce', 'baseline=threshold) > 0', 'baseline=threshold) <= 0'),
     'only positive rows kept': ('advantages.selection:drop_zero_rows', 'adv != 0', 'adv > 0'),
+    'subsets that hold the row counted among those that do not': ('advantages.passk_advantages:pkpo', 'others = c - right', 'others = c'),
     # surrogates
     'sign of the policy gradient': ('objectives.surrogates:policy_gradient', 'return -adv * logp', 'return adv * logp'),
     'clip on the wrong side': ('objectives.surrogates:ppo_clip', 'torch.minimum', 'torch.maximum'),
@@ -305,6 +323,10 @@ FAULTS = {
     'clip without the minimum': ('objectives.surrogates:ppo_clip', 'torch.minimum(rho * adv, rho.clamp(1 - low, 1 + high) * adv)', '(rho.clamp(1 - low, 1 + high) * adv)'),
     'ratio upside down': ('objectives.surrogates:ratio_of', 'return (logp - logp_old)', 'return (logp_old - logp)'),
     'ratio without gradient': ('objectives.surrogates:ratio_of', '.exp()', '.exp().detach()'),
+    'weight of cispo without detach': ('objectives.clipping:cispo', 'logp.detach()', 'logp'),
+    'sum of log-ratios instead of their mean': ('objectives.sequence_ratios:sequence_log_ratio', 'mask, 1)[:, None]', 'mask, 1)[:, None] * mask.sum(1, keepdim=True)'),
+    'ratio without detach': ('objectives.sequence_ratios:gspo_token', 'mask).detach() + logp', 'mask) + logp'),
+    'clip that forgets the side': ('objectives.sequence_ratios:gmpo', 'kept = side * torch.minimum(side * u, side * u.clamp(-low, high))', 'kept = u'),
     # evaluation
     'pass@k with replacement': ('analysis.passk:pass_at_k', 'log_miss(num_samples, num_correct, k)', 'np.multiply.outer(np.log1p(-np.divide(num_correct, num_samples)), k)'),
 }

@@ -28,11 +28,13 @@ def as_item(value) -> Item | None:
     if value is None or hasattr(value, 'data'): return value
     return Item(**(json.loads(value) if hasattr(value, 'strip') else value))
 
-# %% ../../nbs/rewards/00_verifier.ipynb #8ff51cca
+# %% ../../nbs/rewards/00_verifier.ipynb #151e3d64
 def verdicts(completions, item) -> list:
     "The verifier's verdict on each completion, None where there is no item. Raises ValueError unless there is one item for each completion."
     if len(item) != len(completions): raise ValueError(f"{len(item)} items were given for {len(completions)} completions: wanted one for each, repeated for the samples of a prompt.")
-    return [None if x is None else task_of(x).verify(x, text_of(c)) for x, c in zip(map(as_item, item), completions)]
+    pairs = [(x, text_of(c)) for x, c in zip(map(as_item, item), completions)]
+    known = {p: p[0] and task_of(p[0]).verify(*p) for p in dict.fromkeys(pairs)}       # the same text more than once is common
+    return [known[p] for p in pairs]
 
 # %% ../../nbs/rewards/00_verifier.ipynb #685e1f45
 @stage('reward')
