@@ -3,7 +3,7 @@
 # %% auto #0
 __all__ = ['app', 'DEBUG', 'Out', 'Seed', 'claims', 'common', 'demo_command', 'parse_changes', 'train_command', 'compare_command',
            'pretrain_command', 'study_command', 'claims_list', 'claims_show', 'claims_markdown', 'claims_run',
-           'atlas_command', 'recipes_command', 'doctor_command', 'explained', 'main']
+           'atlas_command', 'tryout_command', 'recipes_command', 'doctor_command', 'explained', 'main']
 
 # %% ../nbs/90_cli.ipynb #8e3adf16
 import sys
@@ -164,6 +164,15 @@ def atlas_command(family: Annotated[Optional[str], typer.Option(help='Only this 
     if csv: made.to_csv(csv); return typer.echo(f'{len(made)} papers: {csv}')
     for row in made.itertuples(): typer.echo(f"{row.Index:>3} {row.title[:70]:<70} {row.status}{': ' + (row.recipe or row.code) if row.status == 'built' else ''}{' [' + row.verdict + ']' if row.verdict else ''}")
     typer.echo(coverage().to_string())
+
+# %% ../nbs/90_cli.ipynb #abe377f2
+@app.command('tryout')
+def tryout_command(names: Annotated[Optional[list[str]], typer.Argument(help='Recipes; default: those whose stored tryout is out of date.')] = None, every: Annotated[bool, typer.Option('--all', help='All recipes.')] = False,
+                   show: Annotated[bool, typer.Option('--show', help='Only show what is stored.')] = False):
+    """Give every recipe the same short training from the embedded model and store what it learned."""
+    from rl4llm.training.tryouts import due, try_all, tryout_table
+    if not show: try_all(names or due(every), say=typer.echo)
+    typer.echo(tryout_table()[['before', 'after', 'gain', 'low', 'high', 'result']].round(3).to_string())
 
 # %% ../nbs/90_cli.ipynb #71c15151
 @app.command('recipes')

@@ -92,7 +92,7 @@ def accuracy_and_capability(num_samples: Int[np.ndarray, "p"], num_correct: Int[
     one, many = (float(pass_at_k(n, num_correct, j).mean()) for j in (1, k))
     return {'accuracy': one, f'capability (pass@{k})': many, 'gap': many - one}
 
-# %% ../../nbs/analysis/04_boundary.ipynb #977db9e9
+# %% ../../nbs/analysis/04_boundary.ipynb #5fc9247f
 def plot_transitions(table: pd.DataFrame, *, ax=None, title: str = ''):
     "A matrix of `transitions` as a heat map: rows before, columns after, share written in. Returns the Axes."
     import matplotlib.pyplot as plt
@@ -103,5 +103,5 @@ def plot_transitions(table: pd.DataFrame, *, ax=None, title: str = ''):
         if x > 0: ax.text(j, i, f'{x:.2f}'.lstrip('0') if x < 1 else '1', ha='center', va='center', fontsize=7, color='white' if x > 0.6 else 'black')
     ax.set_xticks(range(len(table)), table.columns[:-1], rotation=45, ha='right', fontsize=8)
     ax.set_yticks(range(len(table)), [f'{name} ({n})' for name, n in table['problems'].items()], fontsize=8)
-    ax.set(xlabel='solved after, of 256', ylabel='solved before (problems)', title=title)
+    ax.set(xlabel='right samples after', ylabel='right samples before (problems)', title=title)
     return ax

@@ -14,16 +14,16 @@ import rl4llm.advantages.batch_normalised, rl4llm.advantages.group_relative
 from ..core.registry import add_recipe, stage, use
 from .surrogates import fill_outside, ppo_clip, ratio_of
 
-# %% ../../nbs/objectives/04_clipping.ipynb #81cf3157
-@stage('objective', parent='ppo_clip', changes='the loss of a token with a negative advantage is at most c |A|')
+# %% ../../nbs/objectives/04_clipping.ipynb #f9f1dbe1
+@stage('objective', parent='ppo_clip', changes='the loss of a token with a negative advantage is at most c |A|', quiet=True)
 def dual_clip(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, low: float = 0.2, high: float = 0.2, c: float = 3.0) -> Float[Tensor, "n t"]:
     "PPO's loss a token, at most `c` |adv| where adv < 0; 0 outside the mask. Raises ValueError unless c > 1, for another shape or nan inside the mask. Ye et al. (2020), eq. 6."
     if not c > 1: raise ValueError(f"dual_clip has c={c}, wanted more than 1: below, bad tokens would get no gradient even where the policy has not moved.")
     loss, (adv,) = ppo_clip(logp, logp_old, adv, mask, low=low, high=high), fill_outside(mask, adv=adv)
     return torch.where(adv < 0, torch.minimum(loss, -c * adv), loss)
 
-# %% ../../nbs/objectives/04_clipping.ipynb #ded4b855
-@stage('objective', paper=115, parent='ppo_clip', changes='the ratio is limited to [floor, ceiling] before anything else')
+# %% ../../nbs/objectives/04_clipping.ipynb #590688f4
+@stage('objective', paper=115, parent='ppo_clip', changes='the ratio is limited to [floor, ceiling] before anything else', quiet=True)
 def ppo_preclip(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, low: float = 0.2, high: float = 0.2, floor: float = 1e-3, ceiling: float = 1e3) -> Float[Tensor, "n t"]:
     "PPO's loss a token on a ratio within [`floor`, `ceiling`]; no gradient beyond, 0 outside the mask. Raises ValueError for limits that do not include 1, another shape or nan inside the mask. Zhang et al. (2025)."
     if not 0 < floor < 1 < ceiling: raise ValueError(f"ppo_preclip has floor={floor} and ceiling={ceiling}, wanted 0 < floor < 1 < ceiling.")
@@ -31,8 +31,8 @@ def ppo_preclip(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv:
     log_ratio = (logp - logp_old).clamp(math.log(floor), math.log(ceiling))
     return ppo_clip(log_ratio, torch.zeros_like(log_ratio), adv, mask, low=low, high=high)
 
-# %% ../../nbs/objectives/04_clipping.ipynb #fd054743
-@stage('objective', parent='policy_gradient', changes='each token weighs its clipped ratio, and none loses its gradient')
+# %% ../../nbs/objectives/04_clipping.ipynb #30a7094d
+@stage('objective', parent='policy_gradient', changes='each token weighs its clipped ratio, and none loses its gradient', quiet=True)
 def cispo(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, low: float = 0.2, high: float = 0.2, cap: float | None = None) -> Float[Tensor, "n t"]:
     "CISPO's loss -stop[clip(rho)] adv logp a token, rho clipped to [1 - low, 1 + high], or to at most `cap`; 0 outside the mask. Raises ValueError for another shape or nan inside the mask. MiniMax (2025), eq. 4."
     logp, logp_old, adv = fill_outside(mask, logp=logp, logp_old=logp_old, adv=adv)
@@ -40,8 +40,8 @@ def cispo(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv: Float
     weight = rho.clamp(1 - low, 1 + high) if cap is None else rho.clamp(max=cap)
     return -weight * adv * logp
 
-# %% ../../nbs/objectives/04_clipping.ipynb #bc60116d
-@stage('objective', parent='ppo_clip', changes='a logistic gate that fades out with the distance of the ratio from 1, instead of a clip')
+# %% ../../nbs/objectives/04_clipping.ipynb #324877c9
+@stage('objective', parent='ppo_clip', changes='a logistic gate that fades out with the distance of the ratio from 1, instead of a clip', quiet=True)
 def sapo(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, tau_pos: float = 1.0, tau_neg: float = 1.05) -> Float[Tensor, "n t"]:
     "SAPO's loss -adv 4/tau sigmoid(tau (rho - 1)) a token, 0 outside the mask; tau is `tau_pos` where adv > 0. Raises ValueError for another shape or nan inside the mask. Gao et al. (2025)."
     logp, logp_old, adv = fill_outside(mask, logp=logp, logp_old=logp_old, adv=adv)

@@ -19,26 +19,26 @@ def sequence_log_ratio(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"
     "Mean log-ratio of each row's masked tokens, spread over all its positions: its exponential is the geometric mean of the token ratios. Zheng et al. (2025), eq. 7."
     return masked_mean(logp - logp_old, mask, 1)[:, None].expand_as(logp)
 
-# %% ../../nbs/objectives/03_sequence_ratios.ipynb #bf60fb78
-@stage('objective', parent='ppo_clip', changes='one ratio a response: the geometric mean of its token ratios')
+# %% ../../nbs/objectives/03_sequence_ratios.ipynb #94f4c43d
+@stage('objective', parent='ppo_clip', changes='one ratio a response: the geometric mean of its token ratios', quiet=True)
 def gspo(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, low: float = 3e-4, high: float = 4e-4) -> Float[Tensor, "n t"]:
     "GSPO's loss of its row on every token, 0 outside the mask; wants 'seq-mean-token-mean'. Raises ValueError for another shape or nan inside the mask. Zheng et al. (2025), eq. 5."
     logp, logp_old, adv = fill_outside(mask, logp=logp, logp_old=logp_old, adv=adv)
     log_s = sequence_log_ratio(logp, logp_old, mask)
     return ppo_clip(log_s, torch.zeros_like(log_s), adv, mask, low=low, high=high)
 
-# %% ../../nbs/objectives/03_sequence_ratios.ipynb #af0fc052
-@stage('objective', parent='gspo', changes='the gradient of a token flows through its own log-probability, so that tokens can have different advantages')
+# %% ../../nbs/objectives/03_sequence_ratios.ipynb #b2ba1450
+@stage('objective', parent='gspo', changes='the gradient of a token flows through its own log-probability, so that tokens can have different advantages', quiet=True)
 def gspo_token(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, low: float = 3e-4, high: float = 4e-4) -> Float[Tensor, "n t"]:
     "GSPO-token's loss a token, 0 outside the mask; wants 'seq-mean-token-mean'. Raises ValueError for another shape or nan inside the mask. Zheng et al. (2025), eq. 13."
     logp, logp_old, adv = fill_outside(mask, logp=logp, logp_old=logp_old, adv=adv)
     log_s = sequence_log_ratio(logp, logp_old, mask).detach() + logp - logp.detach()
     return ppo_clip(log_s, torch.zeros_like(log_s), adv, mask, low=low, high=high)
 
-# %% ../../nbs/objectives/03_sequence_ratios.ipynb #714fa175
-@stage('objective', parent='gspo', changes='the log-ratio of each token is clipped before the mean, on the side of the advantage; the mean is not')
+# %% ../../nbs/objectives/03_sequence_ratios.ipynb #0b3349be
+@stage('objective', parent='gspo', changes='the log-ratio of each token is clipped before the mean, on the side of the advantage; the mean is not', quiet=True)
 def gmpo(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, low: float = 0.4, high: float = 0.4) -> Float[Tensor, "n t"]:
-    "GMPO's loss of its row on every token, 0 outside the mask; `low`, `high` limit log-ratios (nats); wants 'seq-mean-token-mean'. Raises ValueError for another shape or nan inside the mask. Zhao et al. (2025), eq. 4."
+    "GMPO's loss of its row on every token, 0 outside the mask; `low`, `high` limit log-ratios (nats); wants 'seq-mean-token-mean'. Raises ValueError for another shape or nan inside the mask. Zhao et al. (2025)."
     logp, logp_old, adv = fill_outside(mask, logp=logp, logp_old=logp_old, adv=adv)
     u, side = logp - logp_old, adv.sign()
     kept = side * torch.minimum(side * u, side * u.clamp(-low, high))
