@@ -154,14 +154,14 @@ def claim_html(claim) -> str:
     if claim.waits: return f"{head}: {html.escape(claim.waits)}</p>"
     return f"{head}</p>{claim_rows(claim).to_html(index=False)}<p>Differs from the paper: {html.escape(claim.differs)}</p>"
 
-# %% ../../nbs/atlas/00_claims.ipynb #e19b9a9d
+# %% ../../nbs/atlas/00_claims.ipynb #82018d0b
 def claims_table() -> pd.DataFrame:
     "All claims: paper, statement, verdict, and the first difference; one row each."
     rows = []
     for claim in CLAIMS.values():
         parts = claim_rows(claim)
         text = '; '.join(f"{r['of']} {r['difference']}: {r['after equal rollouts']}" for r in parts.to_dict('records'))
-        rows.append(dict(claim=claim.name, paper=claim.paper, statement=claim.statement, verdict=claim_verdict(claim), measured=text or claim.waits, differs=claim.differs))
+        rows.append(dict(claim=claim.name, paper=claim.paper, statement=claim.statement, verdict=claim_verdict(claim), measured=text or claim.waits or f'no runs stored yet: rl4llm claims run {claim.name}', differs=claim.differs))
     return pd.DataFrame(rows).set_index('claim')
 
 # %% ../../nbs/atlas/00_claims.ipynb #b2028f4c
@@ -172,6 +172,13 @@ _ONCE, _FOUR = (3e-5, 1e-4, 3e-4), (1.5e-5, 5e-5, 1.5e-4)
 add_study(name='clip_higher', question='Does more room for the ratio upwards slow the fall of entropy?', arms=('grpo', 'grpo_clip_higher'), regimes={'four mini-batches': dict(minibatch=64)}, lrs={'four mini-batches': _FOUR}, **_EXAM)
 add_study(name='broad_rollouts', question='Do more rollouts for fewer problems raise the plateau, at equal samples?', arms=('grpo',), regimes={'16 problems x 16': {}, '4 problems x 64': dict(prompts=4, group=64)},
           lrs={'16 problems x 16': _ONCE, '4 problems x 64': _ONCE}, **_EXAM);
+
+# %% ../../nbs/atlas/00_claims.ipynb #02417949
+add_study(name='forking_tokens', question='Does the fifth of tokens with the highest entropy carry the gradient?', arms=('grpo_clip_higher', 'forking_tokens', 'forking_tokens_bottom', 'forking_tokens_random'),
+          regimes={'four mini-batches': dict(minibatch=64)}, lrs={'four mini-batches': _FOUR}, **_EXAM)
+add_study(name='lite_ppo', question='Is group mean with batch deviation and a token mean better than GRPO?', arms=('grpo', 'lite_ppo'), regimes={'on-policy': {}}, lrs={'on-policy': _ONCE}, **_EXAM)
+add_study(name='spurious', question='Does a coin instead of a verdict teach anything?', arms=('grpo', 'spurious'), regimes={'four mini-batches': dict(minibatch=64)}, lrs={'four mini-batches': (5e-5,)}, **_EXAM)
+add_study(name='one_shot', question='Does training on one problem help on all others?', arms=('one_shot', 'one_shot_pg', 'one_shot_entropy'), regimes={'on-policy': {}}, lrs={'on-policy': _ONCE}, **_EXAM);
 
 # %% ../../nbs/atlas/00_claims.ipynb #e3b04d36
 _OURS = 'a model of 0.7 million parameters, Countdown, 100 steps of 256 samples'
@@ -189,3 +196,17 @@ add_claim(name='clip_higher_entropy', paper=175, statement='With several updates
 add_claim(name='broad_plateau', paper=14, statement='More rollouts for each problem raise what training reaches, at equal samples.', study='broad_rollouts',
           parts=(Part(arm='4 problems x 64/grpo', minus='16 problems x 16/grpo', metric='pass@1', predicted='higher'), Part(arm='4 problems x 64/grpo', minus='16 problems x 16/grpo', metric='pass@256', predicted='higher')),
           differs=f'{_OURS}; 64 against 16 rollouts with 4 against 16 problems a step; the paper: 512 against 16 after saturation, with larger batches');
+
+# %% ../../nbs/atlas/00_claims.ipynb #02292aaf
+_F = 'four mini-batches/'
+add_claim(name='forking_enough', paper=48, statement='The policy gradient on the 20% of tokens with the highest entropy does not do worse than on all; on the other 80% it does.', study='forking_tokens',
+          parts=(Part(arm=_F + 'forking_tokens', minus=_F + 'grpo_clip_higher', metric='pass@1', predicted='not lower'), Part(arm=_F + 'forking_tokens_bottom', minus=_F + 'grpo_clip_higher', metric='pass@1', predicted='lower')),
+          differs=f'{_OURS}; the paper: 8B to 32B models, and no gain at 8B')
+add_claim(name='lite_ppo_beats_grpo', paper=15, statement='Group mean, batch deviation and token mean are enough to do better than GRPO.', study='lite_ppo',
+          parts=(Part(arm='on-policy/lite_ppo', minus='on-policy/grpo', metric='pass@1', predicted='higher'),), differs=f'{_OURS}; equal lengths, so that token mean and sequence mean differ little')
+add_claim(name='spurious_entropy', paper=175, statement='With random rewards and several clipped updates, entropy falls and accuracy does not rise.', study='spurious',
+          parts=(Part(arm=_F + 'spurious', minus=_F + 'grpo', metric='pass@1', predicted='lower'), Part(arm=_F + 'spurious', minus='base', metric='pass@1', predicted='not lower')), differs=f'{_OURS}; the paper: 7B models, entropy over thousands of steps')
+add_claim(name='one_problem', paper=53, statement='Training on a single problem improves held-out problems, and the policy gradient does it, not the entropy bonus alone.', study='one_shot',
+          parts=(Part(arm='on-policy/one_shot', minus='base', metric='pass@1', predicted='higher'), Part(arm='on-policy/one_shot_pg', minus='on-policy/one_shot_entropy', metric='pass@1', predicted='higher')), differs=f'{_OURS}; the paper: 1.5B model, thousands of steps')
+add_claim(name='forward_kl_keeps', paper=24, statement='A forward KL or JS divergence to the start keeps pass@k where a reverse KL does not.', waits='its arms are not part of a study yet')
+add_claim(name='reset_prolongs', paper=16, statement='Resetting the reference (and the optimiser) lets training go on where a fixed one stalls.', waits='its arms are not part of a study yet; it needs runs several times as long');

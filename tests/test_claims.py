@@ -1,0 +1,102 @@
+"""Claims are well formed, their stored runs belong to the present code, verdicts follow the rule, and a new seed lands where the stored ones say."""
+import dataclasses
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+from rl4llm.atlas.claims import CLAIMS, Part, add_claim, arm_of, claim_named, claim_rows, claim_table, claim_verdict, claims_table, equal_progress, metric_at, part_verdict
+from rl4llm.atlas.papers import components_of, coverage, notebook_of, papers, recipes_of, table
+from rl4llm.cli import app
+from rl4llm.core.registry import RECIPES, load_stages
+from rl4llm.training.study import STUDIES, load_study, study_file, study_runs
+
+load_stages()
+every_claim = pytest.mark.parametrize('claim', [pytest.param(c, id=c.name) for c in CLAIMS.values()])
+
+
+@every_claim
+def test_claim_is_well_formed(claim):
+    assert claim.paper in papers().index and claim.statement.endswith('.')
+    if claim.waits: return
+    study = STUDIES[claim.study]
+    arms = {f'{g}/{a}' for g in study.regimes for a in study.arms} | {'base'}
+    assert set(study.arms) <= set(RECIPES) and len(study.seeds) >= 5 and claim.differs
+    for p in claim.parts:
+        assert {p.arm, p.minus} <= arms and p.arm != 'base' and p.predicted in ('higher', 'lower', 'not lower')
+        assert p.level is None or p.level in dict(study.tests)
+
+
+@every_claim
+def test_verdict_is_one_of_the_words_and_no_result_is_stale(claim):
+    verdict = claim_verdict(claim)
+    assert verdict in ('reproduced', 'mixed', 'not reproduced', 'no verdict yet', 'waits'), f"{verdict}: run `rl4llm claims run {claim.name}`"
+    if verdict == 'waits': return
+    made = claim_table(claim)
+    held = (made['verdict'] == 'holds').sum()
+    assert verdict == ('reproduced' if held == len(made) else 'mixed' if held else 'not reproduced') and (made['seeds'] >= 5).all()
+    assert (made['low'] <= made['difference']).all() and (made['difference'] <= made['high']).all() and (made['p_holm'] >= made['p'] - 1e-12).all()
+
+
+@pytest.mark.parametrize('predicted, row, want', [
+    ('higher', dict(difference=.1, low=.05, high=.2, p_holm=.001, seeds=5), 'holds'), ('lower', dict(difference=.1, low=.05, high=.2, p_holm=.001, seeds=5), 'fails'),
+    ('higher', dict(difference=.1, low=-.05, high=.2, p_holm=.2, seeds=5), 'not shown'), ('higher', dict(difference=.1, low=.05, high=.2, p_holm=.001, seeds=4), 'no verdict yet'),
+    ('not lower', dict(difference=-.01, low=-.04, high=.02, p_holm=.6, seeds=5), 'holds'), ('not lower', dict(difference=-.2, low=-.3, high=-.1, p_holm=.001, seeds=5), 'fails'),
+    ('not lower', dict(difference=-.05, low=-.2, high=.1, p_holm=.6, seeds=5), 'not shown')])
+def test_rule(predicted, row, want): assert part_verdict(Part(arm='a/b', minus='base', metric='pass@1', predicted=predicted), row) == want
+
+
+def test_a_claim_needs_parts_or_a_reason():
+    with pytest.raises(ValueError, match='either parts'): add_claim(name='nothing', paper=1, statement='Nothing.')
+    assert 'nothing' not in CLAIMS
+    with pytest.raises(KeyError, match='psr_narrows'): claim_named('psr')
+
+
+def test_equal_progress_is_reached_by_every_arm():
+    runs = [r for r in study_runs(load_study('negative_reinforcement'), 'on-policy')]
+    level = equal_progress(runs)
+    assert all(np.isfinite(metric_at(r, 'entropy', level)) for r in runs) and 0 < level < 1
+
+
+def test_a_study_that_was_never_run_waits(monkeypatch, tmp_path):
+    import rl4llm.atlas.claims as module
+    monkeypatch.setattr(module, 'study_file', lambda name: tmp_path / 'none.json')
+    claim = claim_named('psr_narrows')
+    assert claim_verdict(claim) == 'waits' and claim_rows(claim).empty
+
+
+@pytest.mark.parametrize('args, words', [(['claims', 'list'], 'psr_narrows'), (['claims', 'show', 'psr_narrows'], 'differs from the paper'), (['claims', 'table'], '| claim | paper |'), (['atlas', '--family', 'systems'], 'not built yet')])
+def test_commands(args, words):
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 0 and words in done.output
+
+
+def test_a_claim_that_waits_is_not_run():
+    waiting = next(c for c in CLAIMS.values() if c.waits)
+    done = CliRunner().invoke(app, ['claims', 'run', waiting.name])
+    assert done.exit_code != 0 and waiting.waits in str(done.exception)
+
+
+def test_atlas_holds_every_paper_once_and_finds_what_is_built():
+    made = table()
+    assert list(made.index) == list(range(229)) and set(made.loc[made['scope'].isin(['context', 'outside']), 'code']) == {''}
+    assert made.loc[17, 'status'] == 'built' and 'weighted_reinforce' in made.loc[17, 'recipe'] and made.loc[17, 'notebook'].startswith('nbs/')
+    assert coverage().to_numpy().sum() == 229
+    for seed in made.index[made['status'] == 'built']:
+        assert components_of(seed) or recipes_of(seed)
+        assert all(notebook_of(c.rsplit('.', 1)[0]) for c in components_of(seed))
+
+
+@pytest.mark.slow
+def test_a_new_seed_lands_in_the_prediction_interval():
+    "The stored on-policy PSR runs predict pass@256 on the harder problems of a seed that was never run."
+    from rl4llm.analysis.passk import pass_at_k
+    from rl4llm.training.study import run_job, study_named
+    stored, study = load_study('negative_reinforcement'), study_named('negative_reinforcement')
+    reach = lambda e: float(pass_at_k(e.num_samples, e.num_correct, 256).mean())
+    known = np.array([reach(r.final) for r in study_runs(stored, 'on-policy', level='hard') if r.method == 'positive'])
+    half = stats.t.ppf(0.975, len(known) - 1) * known.std(ddof=1) * np.sqrt(1 + 1 / len(known))
+    only_hard = dataclasses.replace(study, tests=(('hard', 60),), every=study.steps)
+    record = run_job(only_hard, ('positive', 'on-policy', stored['learning_rates']['on-policy/positive'], 7, 'final'))
+    from rl4llm.training.records import Evaluation
+    new = reach(Evaluation.from_dict(record['evaluations'][-1]))
+    assert known.mean() - half <= new <= known.mean() + half, f"{new:.3f} is outside {known.mean():.3f} +- {half:.3f}"
