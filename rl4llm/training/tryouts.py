@@ -57,8 +57,8 @@ def examine(policy, items, how: Tryout) -> list[int]:
     "Right answers to each problem."
     return [int(c) for c in evaluate(policy, items, samples=how.samples).num_correct]
 
-# %% ../../nbs/training/10_tryouts.ipynb #eb84ab44
-TRYOUT_FILE = ASSETS / 'studies' / 'tryouts.json'
+# %% ../../nbs/training/10_tryouts.ipynb #9d564ccf
+TRYOUT_FILE = ASSETS / 'tryouts.json'
 
 # %% ../../nbs/training/10_tryouts.ipynb #ab134f11
 def stored_tryouts() -> dict:
