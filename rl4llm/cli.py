@@ -154,12 +154,12 @@ def claims_run(name: Annotated[str, typer.Argument(help='A claim, as `rl4llm cla
     if claim.waits: raise ValueError(f"claim {name!r} waits: {claim.waits}")
     study_command(claim.study, out=out, workers=workers)
 
-# %% ../nbs/90_cli.ipynb #52cd587a
+# %% ../nbs/90_cli.ipynb #fec1ef2b
 @app.command('atlas')
 def atlas_command(family: Annotated[Optional[str], typer.Option(help='Only this family of papers.')] = None, status: Annotated[Optional[str], typer.Option(help="Only 'built' or 'not built yet'.")] = None,
                   csv: Annotated[Optional[Path], typer.Option(help='Write the table to this file.')] = None):
     """Papers and what is here of them: code, recipe, notebook, claim, verdict."""
-    from rl4llm.atlas.papers import coverage, table
+    from rl4llm.atlas.catalogue import coverage, table
     made = table(family, status)
     if csv: made.to_csv(csv); return typer.echo(f'{len(made)} papers: {csv}')
     for row in made.itertuples(): typer.echo(f"{row.Index:>3} {row.title[:70]:<70} {row.status}{': ' + (row.recipe or row.code) if row.status == 'built' else ''}{' [' + row.verdict + ']' if row.verdict else ''}")

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 from rl4llm.atlas.claims import CLAIMS, Part, add_claim, arm_of, claim_named, claim_rows, claim_table, claim_verdict, claims_table, equal_progress, metric_at, part_verdict
-from rl4llm.atlas.papers import components_of, coverage, notebook_of, papers, recipes_of, table
+from rl4llm.atlas.catalogue import components_of, coverage, notebook_of, papers, recipes_of, table
 from rl4llm.cli import app
 from rl4llm.core.registry import RECIPES, load_stages
 from rl4llm.training.study import STUDIES, load_study, study_file, study_runs

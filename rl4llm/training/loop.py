@@ -179,17 +179,18 @@ def remember(state, row: dict) -> None:
     for name, part in state.memory.items():
         if hasattr(part, 'update'): part.update(told.get(name, r))
 
-# %% ../../nbs/training/03_loop.ipynb #f614095f
+# %% ../../nbs/training/03_loop.ipynb #a6a505a2
 def metrics_of(state, rollouts, adv, updates, clock) -> dict:
     "The row of metrics of one step; None where there was no update. `clock`: times before sampling, between, and after the update."
     used = sum(u['tokens'] for u in updates)
     mean = lambda k: sum(u[k] for u in updates) / used if used else None
     first = updates[0] if updates else None
-    signal = (adv * rollouts.mask).abs().sum(1) > 0
+    signal, own = (adv * rollouts.mask).abs().sum(1) > 0, rollouts.origin == 0
+    own = own if own.any() else ~own                                     # replayed rows say nothing of the policy, unless there are no others
     correct = rollouts.components.get('correct', rollouts.rewards)
-    return dict(step=state.step, reward=float(rollouts.rewards.nanmean()), accuracy=float(correct.nanmean()), entropy=float(-masked_mean(rollouts.logp_behave, rollouts.mask)),
+    return dict(step=state.step, reward=float(rollouts.rewards[own].nanmean()), accuracy=float(correct[own].nanmean()), entropy=float(-masked_mean(rollouts.logp_behave[own], rollouts.mask[own])),
                 entropy_trained=first['entropy'] / first['tokens'] if first else None, loss=first['loss'] if first else None, grad_norm=first['grad_norm'] if first else None, kl=mean('kl'), moved=mean('moved'),
-                length=float(rollouts.mask.sum(1).float().mean()), finished=float(rollouts.finished.float().mean()), signal=len(rollouts.group[signal].unique()) / len(rollouts.group.unique()),
+                length=float(rollouts.mask[own].sum(1).float().mean()), finished=float(rollouts.finished[own].float().mean()), signal=len(rollouts.group[signal].unique()) / len(rollouts.group.unique()),
                 rows=len(rollouts), tokens=int(rollouts.mask.sum()), updates=len(updates), trained_tokens=used, seconds=round(clock[2] - clock[0], 4), seconds_sampling=round(clock[1] - clock[0], 4))
 
 # %% ../../nbs/training/03_loop.ipynb #3cfaad56

@@ -4,8 +4,8 @@
 __all__ = ['QUANTITIES', 'split_words', 'token_words', 'token_quantities', 'token_tint', 'token_html', 'verdict_text',
            'prompt_of', 'row_html', 'group_html', 'groups_html', 'opened', 'microscope_view', 'microscope']
 
-# %% ../../nbs/widgets/03_microscope.ipynb #a439f6ee
-import dataclasses, html
+# %% ../../nbs/widgets/03_microscope.ipynb #9d401406
+import html
 from pathlib import Path
 
 # %% ../../nbs/widgets/03_microscope.ipynb #717b4ac9
@@ -84,7 +84,7 @@ def row_html(played, row: int, quantity: str, *, limit: float, verdict: str, wor
     cells = [(row, 'right'), (f'{r.rewards[row]:.2f}', 'right'), (f'{mean:+.2f}', 'right'), (len(values), 'right'), (f'<span style="color:{colour}">{html.escape(verdict)}</span>', 'left'), (tokens, 'left')]
     return '<tr>' + ''.join(f'<td style="text-align:{side};vertical-align:top;padding:4px 8px;border-bottom:1px solid #ddd;background:#fff;color:#222">{c}</td>' for c, side in cells) + '</tr>'
 
-# %% ../../nbs/widgets/03_microscope.ipynb #ae2fd3ef
+# %% ../../nbs/widgets/03_microscope.ipynb #46cb2705
 def group_html(played, group: int, quantity: str = 'log-probability', *, words: dict | None = None, first: int = 16) -> str:
     "One group of a replay as a table: reward, mean advantage, tokens, verdict, and the answer tinted by `quantity`. Raises ValueError for a group or quantity that is not there."
     r, values = played.rollouts, token_quantities(played)
@@ -92,9 +92,10 @@ def group_html(played, group: int, quantity: str = 'log-probability', *, words: 
     rows = (r.group == group).nonzero()[:, 0].tolist()[:first]
     if not rows: raise ValueError(f"there is no group {group}; there are {', '.join(map(str, r.group.unique().tolist()))}.")
     limit = float(values[quantity][r.mask].nan_to_num().abs().quantile(0.98)) or 1.0
-    head = ''.join(f'<th style="text-align:left;padding:4px 8px">{c}</th>' for c in ('row', 'reward', 'advantage', 'tokens', 'verdict', f'answer, tinted by {quantity} ({QUANTITIES[quantity]}; full colour at {limit:.2g})'))
+    head = ''.join(f'<th style="text-align:left;padding:4px 8px">{c}</th>' for c in ('row', 'reward', 'advantage', 'tokens', 'verdict', 'answer'))
     body = ''.join(row_html(played, i, quantity, limit=limit, verdict=v, words=words) for i, v in zip(rows, verdict_text(r, rows)))
-    problem = f'<p style="margin:4px 0"><b>Problem</b> <code>{html.escape(prompt_of(r, rows[0], words))}</code></p>'
+    legend = f'<div style="color:#555">Tint: {quantity} ({QUANTITIES[quantity]}); full colour at {limit:.2g}</div>'
+    problem = f'<div style="margin:4px 0"><b>Problem</b> <code>{html.escape(prompt_of(r, rows[0], words))}</code></div>{legend}'
     return f'{problem}<table style="border-collapse:collapse;font-size:13px;background:#fff;color:#222"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 # %% ../../nbs/widgets/03_microscope.ipynb #cd674533

@@ -114,11 +114,12 @@ def frame_html(panel, changes: dict) -> str:
     caption = f'<div style="color:#555;margin-bottom:2px">{html.escape(shown)}</div>' if shown else ''
     return f'<div style="flex:1 1 {panel.width}px;max-width:100%;overflow-x:auto">{caption}{panel.at(**changes)}</div>'
 
-# %% ../../nbs/widgets/01_panels.ipynb #fae705da
+# %% ../../nbs/widgets/01_panels.ipynb #167ea1f1
 def plain_html(panel) -> str:
     "The still form of `panel`: title, present values, and the picture at each of its `frames`."
     values = ', '.join(f"{c.label} = {value_text(panel.values[k])}" for k, c in panel.controls.items() if c.kind != 'fader')
-    frames = ''.join(frame_html(panel, changes) for changes in panel.frames)
+    distinct = {repr({**panel.values, **changes}): changes for changes in reversed(panel.frames)}
+    frames = ''.join(frame_html(panel, changes) for changes in reversed(distinct.values()))
     return f'<div style="{PLAIN_LOOK}"><b>{html.escape(panel.title)}</b> <span style="color:#777">{html.escape(values)}</span><div style="display:flex;flex-wrap:wrap;gap:14px">{frames}</div></div>'
 
 # %% ../../nbs/widgets/01_panels.ipynb #cb8be419
