@@ -44,7 +44,8 @@ class Page:
     def call(self, method, **params):
         self.number += 1
         self.socket.send(json.dumps(dict(id=self.number, method=method, params=params)))
-        while (answer := json.loads(self.socket.recv())).get('id') != self.number: pass
+        while (answer := json.loads(self.socket.recv())).get('id') != self.number:
+            if answer.get('method') == 'Page.javascriptDialogOpening': self.socket.send('{"id": 0, "method": "Page.handleJavaScriptDialog", "params": {"accept": true}}')   # leaving an unsaved notebook
         assert 'error' not in answer, answer
         return answer['result']
     def js(self, code):
@@ -61,15 +62,17 @@ class Page:
         middle = f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
         self.js(middle); time.sleep(0.5)
         return self.js(middle)
-    def mouse(self, kind, x, y): self.call('Input.dispatchMouseEvent', type=f'mouse{kind}', x=x, y=y, button='left', buttons=0 if kind == 'Released' else 1, clickCount=1)
-    def click(self, selector):
+    def mouse(self, kind, x, y, down=1): self.call('Input.dispatchMouseEvent', type=f'mouse{kind}', x=x, y=y, button='left' if down or kind != 'Moved' else 'none', buttons=down, clickCount=1)
+    def press(self, selector):
+        "Bring the pointer to an element and press; returns where."
         x, y = self.place(selector)
-        self.mouse('Pressed', x, y); self.mouse('Released', x, y)
+        self.mouse('Moved', x, y, down=0); self.mouse('Pressed', x, y)
+        return x, y
+    def click(self, selector): self.mouse('Released', *self.press(selector), down=0)
     def drag(self, selector, right=0, down=0):
-        x, y = self.place(selector)
-        self.mouse('Pressed', x, y)
+        x, y = self.press(selector)
         for i in range(1, 6): self.mouse('Moved', x + right * i / 5, y + down * i / 5)
-        self.mouse('Released', x + right, y + down)
+        self.mouse('Released', x + right, y + down, down=0)
     def open(self, address): self.call('Page.navigate', url=address)
     def picture(self, name):
         "Keep a screenshot where RL4LLM_SCREENSHOTS names a folder."
@@ -87,7 +90,11 @@ def lab(tmp_path_factory):
     shutil.copy(next((TOP/'tutorials').glob('01_*.ipynb')), folder/'work'/'lesson.ipynb')
     shutil.copy(TOP/'settings.ini', folder/'work')
     own = {k: str(folder/k.lower()) for k in ('JUPYTER_RUNTIME_DIR', 'JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTERLAB_SETTINGS_DIR', 'JUPYTERLAB_WORKSPACES_DIR', 'IPYTHONDIR')}
-    options = ['--no-browser', '--allow-root', '--port=0', f'--ServerApp.root_dir={folder}/work', '--LabApp.expose_app_in_browser=True', '--LabApp.news_url=None', '--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate']
+    (folder/'jupyter_config_dir'/'labconfig').mkdir(parents=True)
+    (folder/'jupyter_config_dir'/'labconfig'/'page_config.json').write_text('{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}')
+    (folder/'jupyterlab_settings_dir'/'@jupyterlab'/'notebook-extension').mkdir(parents=True)
+    (folder/'jupyterlab_settings_dir'/'@jupyterlab'/'notebook-extension'/'tracker.jupyterlab-settings').write_text('{"windowingMode": "none"}')    # cells out of sight are in the page too
+    options = ['--no-browser', '--allow-root', '--port=0', f'--ServerApp.root_dir={folder}/work', '--LabApp.expose_app_in_browser=True']
     with open(folder/'log', 'w') as log:
         server = subprocess.Popen([sys.executable, '-m', 'jupyterlab', *options], env={**os.environ, **own, 'RL4LLM_DRY_RUN': '1', 'OMP_NUM_THREADS': '1'}, stdout=log, stderr=log)
     try:
@@ -111,19 +118,20 @@ def page(tmp_path_factory):
     finally: stopped(browser)
 
 
+BOOK = "[...(window.jupyterapp?.shell.widgets('main') ?? [])].find(w => w.context)"
+IDLE = f"{BOOK}?.sessionContext?.session?.kernel?.status === 'idle'"
+CELLS = f"[...{BOOK}.content.model.cells].filter(c => c.type === 'code')"
+ERRORS = f"{CELLS}.flatMap(c => c.outputs.toJSON()).filter(o => o.output_type === 'error').map(o => o.ename + ': ' + o.evalue)"
+DONE = f"{CELLS}.every(c => c.executionCount !== null) && {IDLE}"
+
+
 def run_all(page, lab, name):
     "Open a notebook in JupyterLab and run all its cells from the menu."
     page.open(f'{lab[0]}lab/tree/{name}?token={lab[1]}&reset')
-    page.wait(f"window.jupyterapp?.shell?.currentWidget?.context?.path === '{name}' && jupyterapp.shell.currentWidget.sessionContext?.session?.kernel?.status === 'idle'", 30)
-    labels = "[...document.querySelectorAll('.lm-MenuBar-item')]"
-    page.js(f"{labels}.find(e => e.innerText.trim() === 'Run').id = 'run-menu'")
+    page.wait(f"{BOOK}?.context.path === '{name}' && {IDLE}", 90)
+    page.js("[...document.querySelectorAll('.lm-MenuBar-item')].find(e => e.innerText.trim() === 'Run').id = 'run-menu'")
     page.click('#run-menu')
     page.click('.lm-Menu-item[data-command="runmenu:run-all"]')
-
-
-CELLS = "[...jupyterapp.shell.currentWidget.content.model.cells].filter(c => c.type === 'code')"
-ERRORS = CELLS + ".flatMap(c => c.outputs.toJSON()).filter(o => o.output_type === 'error').map(o => o.ename + ': ' + o.evalue)"
-DONE = f"{CELLS}.every(c => c.executionCount !== null && c.executionState !== 'running') && jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
 
 
 @pytest.fixture(scope='module')

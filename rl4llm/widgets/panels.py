@@ -57,7 +57,7 @@ def check_knob(controls: dict, name: str, value) -> None:
     span = f"a number from {c.options[0]} to {c.options[1]}" if c.kind in ('slider', 'fader') else f"one of {', '.join(map(str, c.options))}"
     if not allowed(c, value): raise ValueError(f"{name} is {value!r}, wanted {span}.")
 
-# %% ../../nbs/widgets/01_panels.ipynb #16e045b7
+# %% ../../nbs/widgets/01_panels.ipynb #32b2384b
 def knob_widget(control: Control, value):
     "The ipywidgets control that `control` describes, at `value`."
     import ipywidgets as w
@@ -66,13 +66,13 @@ def knob_widget(control: Control, value):
     if c.kind in ('slider', 'fader'):
         low, high, step = c.options
         make = w.IntSlider if all(float(x).is_integer() and type(x) is int for x in (c.value, step)) else w.FloatSlider
-        how = dict(orientation='vertical', layout=w.Layout(width='58px', height='130px'), readout_format='.1f') if c.kind == 'fader' else wide
+        how = dict(orientation='vertical', layout=w.Layout(width='62px', height='170px', overflow='visible'), readout_format='.1f') if c.kind == 'fader' else wide
         return make(min=low, max=high, step=step, **common, **how)
     if c.kind == 'switch': return w.Checkbox(indent=False, layout=w.Layout(width='auto', margin='0 12px'), **common)
     if c.kind == 'several': return w.SelectMultiple(options=c.options, rows=min(8, len(c.options)), **common, **wide)
     return {'ladder': w.SelectionSlider, 'choice': w.Dropdown}[c.kind](options=c.options, **common, **wide)
 
-# %% ../../nbs/widgets/01_panels.ipynb #532ecbdc
+# %% ../../nbs/widgets/01_panels.ipynb #b30c7a8f
 def panel_widget(panel):
     "The live form of `panel`: its controls above its picture. Moving `panel.knobs[name]` draws `panel.screen` anew."
     import ipywidgets as w
@@ -81,7 +81,7 @@ def panel_widget(panel):
         panel.values.update({name: knob.value for name, knob in panel.knobs.items()})
         panel.screen.value = panel.html
     for knob in panel.knobs.values(): knob.observe(moved, names='value')
-    row = w.HBox(list(panel.knobs.values()), layout=w.Layout(flex_flow='row wrap', align_items='center'))
+    row = w.HBox(list(panel.knobs.values()), layout=w.Layout(flex_flow='row wrap', align_items='center', overflow='visible', padding='6px 0'))
     return w.VBox([w.HTML(title_html(panel.title)), row, panel.screen]).add_class('rl4llm-panel')
 
 # %% ../../nbs/widgets/01_panels.ipynb #5b771c93
