@@ -7,6 +7,7 @@ VENV          := $(CURDIR)/.venv
 PY            := $(VENV)/bin/python
 NB            ?= nbs tutorials
 LESSON        ?= $(firstword $(wildcard tutorials/01_*.ipynb) tutorials)
+CHROMIUM      := command -v chromium chromium-browser google-chrome
 export PATH            := $(VENV)/bin:$(PATH)
 export TIMEFORMAT      := took %0lR
 
@@ -65,7 +66,9 @@ test test-all test-notebooks test-wheel test-browser notebooks: export OMP_NUM_T
 
 test: in-step test-notebooks ## what a change must pass: export in step, every notebook, the fast tests (under 15 minutes on 2 cores)
 	time python -m pytest -n 2 --dist loadgroup --durations=10
+	@$(CHROMIUM) > /dev/null || echo 'No Chromium here: the widgets were not tried in a browser (`make test-browser` skips, `make test-all` asks for it).'
 
+test-all: export REQUIRE_BROWSER = 1
 test-all: .venv/.scale in-step test-notebooks ## the same with the slow, wheel and browser tests (under 60 minutes)
 	time python -m pytest -n 2 --dist loadgroup --durations=20 -m ''
 
@@ -83,8 +86,8 @@ test-notebooks: .venv/.installed ## execute every notebook, store nothing
 test-wheel: .venv/.installed ## build the wheel, install it in an empty environment, run the demo there
 	time python -m pytest -m wheel
 
-test-browser: .venv/.installed
-	time python -m pytest -m browser
+test-browser: .venv/.installed ## widgets and the first lesson in JupyterLab, in headless Chromium
+	time python -m pytest -m browser -rs
 
 clean: ## remove the environment, builds and caches; keeps runs/
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

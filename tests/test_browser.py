@@ -6,9 +6,9 @@ import nbformat, pytest
 TOP = Path(__file__).resolve().parents[1]
 NAMES = ('chromium', 'chromium-browser', 'google-chrome')
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-REQUIRED = os.environ.get('RL4LLM_REQUIRE_BROWSER') == '1'
+REQUIRED = os.environ.get('REQUIRE_BROWSER') == '1'
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group('browser'), pytest.mark.timeout(400)]
-if not BROWSER and not REQUIRED: pytestmark.append(pytest.mark.skip(reason=f"no Chromium here (looked for {', '.join(NAMES)}); RL4LLM_REQUIRE_BROWSER=1 makes this an error"))
+if not BROWSER and not REQUIRED: pytestmark.append(pytest.mark.skip(reason=f"no Chromium here (looked for {', '.join(NAMES)}); REQUIRE_BROWSER=1 makes this an error"))
 
 TUTORIAL = [
     ('markdown', '# A small tutorial\n\nThree widgets.'),
@@ -75,8 +75,8 @@ class Page:
         self.mouse('Released', x + right, y + down, down=0)
     def open(self, address): self.call('Page.navigate', url=address)
     def picture(self, name):
-        "Keep a screenshot where RL4LLM_SCREENSHOTS names a folder."
-        if folder := os.environ.get('RL4LLM_SCREENSHOTS'): (Path(folder) / name).write_bytes(base64.b64decode(self.call('Page.captureScreenshot')['data']))
+        "Keep a screenshot where BROWSER_SCREENSHOTS names a folder."
+        if folder := os.environ.get('BROWSER_SCREENSHOTS'): (Path(folder) / name).write_bytes(base64.b64decode(self.call('Page.captureScreenshot')['data']))
 
 
 @pytest.fixture(scope='module')
@@ -96,7 +96,7 @@ def lab(tmp_path_factory):
     (folder/'jupyterlab_settings_dir'/'@jupyterlab'/'notebook-extension'/'tracker.jupyterlab-settings').write_text('{"windowingMode": "none"}')    # cells out of sight are in the page too
     options = ['--no-browser', '--allow-root', '--port=0', f'--ServerApp.root_dir={folder}/work', '--LabApp.expose_app_in_browser=True']
     with open(folder/'log', 'w') as log:
-        server = subprocess.Popen([sys.executable, '-m', 'jupyterlab', *options], env={**os.environ, **own, 'RL4LLM_DRY_RUN': '1', 'OMP_NUM_THREADS': '1'}, stdout=log, stderr=log)
+        server = subprocess.Popen([sys.executable, '-m', 'jupyterlab', *options], env={**{k: v for k, v in os.environ.items() if not k.startswith('RL4LLM_')}, **own, 'RL4LLM_DRY_RUN': '1', 'OMP_NUM_THREADS': '1'}, stdout=log, stderr=log)
     try:
         runtime = Path(own['JUPYTER_RUNTIME_DIR'])
         info = json.loads(until(lambda: [p for p in runtime.glob('jpserver-*.json') if p.stat().st_size] or (server.poll() is not None and pytest.fail((folder/'log').read_text()[-2000:])), 60, 'JupyterLab')[0].read_text())
@@ -107,7 +107,7 @@ def lab(tmp_path_factory):
 @pytest.fixture(scope='module')
 def page(tmp_path_factory):
     "A page of headless Chromium."
-    if not BROWSER: pytest.fail(f"RL4LLM_REQUIRE_BROWSER=1, but there is no Chromium (looked for {', '.join(NAMES)})")
+    if not BROWSER: pytest.fail(f"REQUIRE_BROWSER=1, but there is no Chromium (looked for {', '.join(NAMES)})")
     folder = tmp_path_factory.mktemp('chromium')
     options = ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run', '--remote-debugging-port=0', f'--user-data-dir={folder}', '--window-size=1300,1000']
     browser = subprocess.Popen([BROWSER, *options, 'about:blank'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -138,7 +138,7 @@ def run_all(page, lab, name):
 def tutorial(page, lab):
     "The page, with the small tutorial run."
     run_all(page, lab, 'small.ipynb')
-    page.has(BOARD, 90)
+    page.wait(f"{ERRORS}.length > 0 || !!document.querySelector('{BOARD}')", 90)
     assert page.js(ERRORS) == []
     return page
 

@@ -3,7 +3,7 @@
 # %% auto #0
 __all__ = ['TRACE', 'TRACE_VERSION', 'trace_tensors', 'item_record', 'words_by_id', 'save_rollouts', 'looks_pickled',
            'refuse_pickle', 'trace_facts', 'read_tensors', 'load_rollouts', 'trace_words', 'keep_statistics', 'Replay',
-           'replay_table', 'scored_again', 'check_signals', 'token_weights', 'replay']
+           'replay_table', 'scored_again', 'check_signals', 'update_weights', 'replay']
 
 # %% ../../nbs/analysis/14_traces.ipynb #8d2c40c9
 import dataclasses, html, json, os
@@ -161,14 +161,16 @@ def scored_again(rollouts, reward) -> Rollouts:
     name = getattr(reward, 'name', getattr(reward, '__name__', 'reward'))
     return dataclasses.replace(rollouts, rewards=rewards.to(rollouts.rewards), components={**rollouts.components, name: rewards})
 
-# %% ../../nbs/analysis/14_traces.ipynb #fd01774a
+# %% ../../nbs/analysis/14_traces.ipynb #c78a21c2
 def check_signals(rollouts, needs, policy) -> None:
     "Raises ValueError for a signal that neither the trace nor `policy` can give."
     lacking = {n for n in missing(rollouts, needs) if policy is None or n.startswith('ref_') or n == 'greedy_rewards'} | {n for n in needs if n == 'policy' and policy is None}
-    if lacking: raise ValueError(f"{', '.join(sorted(lacking))} is not in these rollouts: " + ("a reference policy or new samples are needed, keep it when you sample." if policy else "pass policy=, or keep it with keep_statistics before saving."))
+    if not lacking: return
+    mend = "keep them when you sample, no replay can make them" if lacking & {'greedy_rewards', 'logp_ref', 'ref_logp'} else "pass policy=, or use keep_statistics before saving"
+    raise ValueError(f"{', '.join(sorted(lacking))}: not in these rollouts; {mend}.")
 
-# %% ../../nbs/analysis/14_traces.ipynb #ea154be0
-def token_weights(state, rollouts, adv, logp) -> tuple:
+# %% ../../nbs/analysis/14_traces.ipynb #948ad877
+def update_weights(state, rollouts, adv, logp) -> tuple:
     "Per-token loss and weight (see the notebook) of the recipe's selection, objective and aggregation, and the total loss. Regularisers are left out."
     s, r, needs = state.stages, state.recipe, state.recipe.objective.info.needs
     old = logp.detach() if rollouts.logp_old[rollouts.mask].isnan().any() else rollouts.logp_old
@@ -185,7 +187,7 @@ def _live(state, rollouts, needs) -> dict:
     "Statistics that the objective wants of the present policy: the saved ones stand in for it."
     return {n: rollouts.signals[f'old_{n}'] for n in needs if source_of(n) == 'live' and f'old_{n}' in rollouts.signals}
 
-# %% ../../nbs/analysis/14_traces.ipynb #e067ad50
+# %% ../../nbs/analysis/14_traces.ipynb #66014863
 def replay(rollouts, recipe='reinforce', *, reward=None, advantage=None, objective=None, policy=None) -> Replay:
     """Send saved `rollouts` through a recipe's advantage, selection, objective and aggregation (`advantage`, `objective`: those instead); nothing is sampled.
 
@@ -199,4 +201,4 @@ def replay(rollouts, recipe='reinforce', *, reward=None, advantage=None, objecti
     saved = rows.logp_behave if rows.logp_old[rows.mask].isnan().any() else rows.logp_old
     logp = saved if policy is None else policy.logprobs(rows, entropy=False)[0]
     adv = advantages_of(state, rows).to(logp)
-    return Replay(rows, adv, *token_weights(state, rows, adv, torch.where(rows.mask, logp, 0.0).detach()), r)
+    return Replay(rows, adv, *update_weights(state, rows, adv, torch.where(rows.mask, logp, 0.0).detach()), r)

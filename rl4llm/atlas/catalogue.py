@@ -21,8 +21,10 @@ def papers() -> pd.DataFrame:
     "The papers, one row each by number (`seed`): title, family, scope, component in words."
     return pd.read_csv(ASSETS / 'atlas' / 'papers.csv').set_index('seed')
 
-# %% ../../nbs/atlas/01_papers.ipynb #6d91dc2a
-ALSO = {17: ('analysis.passk.pass_at_k',), 60: ('oracle.tabular.regularised_optimum',), 109: ('analysis.passk.crossing_band', 'analysis.passk.pass_at_k')}
+# %% ../../nbs/atlas/01_papers.ipynb #1f9861b2
+ALSO = {17: ('analysis.passk.pass_at_k',), 60: ('oracle.tabular.regularised_optimum',), 109: ('analysis.passk.crossing_band', 'analysis.likelihood.likelihood_table'),
+        118: ('training.records.Run', 'training.comparison.compare'), 124: ('oracle.decisions.exact_effective_horizon',), 187: ('tasks.sat.Satisfiability', 'tasks.sat.saturn_difficulty'),
+        197: ('analysis.boundary.transitions', 'analysis.boundary.accuracy_and_capability'), 215: ('analysis.boundary.support', 'analysis.entropy.answer_entropy')}
 
 # %% ../../nbs/atlas/01_papers.ipynb #109e691c
 def components_of(seed: int) -> list[str]:

@@ -84,15 +84,12 @@ def panel_widget(panel):
     row = w.HBox(list(panel.knobs.values()), layout=w.Layout(flex_flow='row wrap', align_items='center', overflow='visible', padding='6px 0'))
     return w.VBox([w.HTML(title_html(panel.title)), row, panel.screen]).add_class('rl4llm-panel')
 
-# %% ../../nbs/widgets/01_panels.ipynb #5b771c93
+# %% ../../nbs/widgets/01_panels.ipynb #49ec6568
 def has_frontend() -> bool:
     "Whether there is somebody to move a slider: ipywidgets is installed and an editor started this kernel."
-    wish = os.environ.get('RL4LLM_WIDGETS', '')
-    if wish == 'plain' or importlib.util.find_spec('ipywidgets') is None: return False
-    if wish == 'live': return True
-    if 'ipykernel' not in sys.modules: return False
+    if importlib.util.find_spec('ipywidgets') is None or 'ipykernel' not in sys.modules: return False
     from IPython import get_ipython
-    return bool(os.environ.get('JPY_SESSION_NAME')) or 'google.colab' in sys.modules or '__vsc_ipynb_file__' in get_ipython().user_ns
+    return bool(os.environ.get('JPY_SESSION_NAME')) or 'google.colab' in sys.modules or '__vsc_ipynb_file__' in getattr(get_ipython(), 'user_ns', {})
 
 # %% ../../nbs/widgets/01_panels.ipynb #36abb72e
 PLAIN_LOOK = 'color:#222;background:#fff;font-family:system-ui,sans-serif;font-size:13px;line-height:1.4;padding:4px 6px'

@@ -1,0 +1,238 @@
+"Widgets and traces without a browser: what is drawn, that a moved knob draws anew, that a plain page has a still form, that a bad file is refused."
+import json, pickle, subprocess, sys, time
+import numpy as np, pytest, torch
+from rl4llm.analysis.traces import keep_statistics, load_rollouts, replay, save_rollouts, trace_tensors, trace_words
+from rl4llm.core.registry import recipe, use
+from rl4llm.core.rollouts import make_rollouts
+from rl4llm.training.signals import scored
+from rl4llm.widgets import (Dashboard, Panel, advantage_playground, advantage_table, batch_calculator, batch_pass_at_k, batch_table, batch_warnings, bundle, dashboard_html, has_frontend,
+                            group_html, microscope, pass_at_k_explorer, pass_at_k_table, recipe_differ, recipe_rows, slider, token_words, train_live)
+
+
+@pytest.fixture
+def rollouts(small_policy, easy):
+    "Three problems, four answers each, rewards that vary."
+    drawn = scored(small_policy, small_policy.sample(easy.sample(3, seed=0), 4, seed=0, max_new_tokens=10), use('correct'))
+    drawn.rewards[::3] = 1.0
+    return keep_statistics(small_policy, drawn)
+
+
+@pytest.fixture
+def trace(rollouts, small_policy, tmp_path): return save_rollouts(rollouts, tmp_path/'trace', tokenizer=small_policy.tokenizer)
+
+
+# -- traces
+
+def test_a_trace_comes_back_as_it_was(rollouts, trace):
+    back = load_rollouts(trace)
+    a, b = trace_tensors(rollouts), trace_tensors(back)
+    assert a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and torch.equal(a[k].nan_to_num(), b[k].nan_to_num()) for k in a)
+    assert back.items == rollouts.items and back.texts == rollouts.texts and back.temperature == rollouts.temperature
+    assert all(torch.equal(a[k].isnan(), b[k].isnan()) for k in a)
+
+
+def test_plain_strings_are_problems_too(tmp_path):
+    one = torch.ones(1, 2, dtype=torch.bool)
+    r = make_rollouts(prompt_ids=torch.zeros(1, 1).long(), prompt_mask=one[:, :1], tokens=one.long(), prompt=torch.zeros(1).long(), mask=one, items=('1 + 1 =',), texts=('2',))
+    assert load_rollouts(save_rollouts(r, tmp_path/'t')).items == ('1 + 1 =',) and trace_words(tmp_path/'t') == {}
+
+
+def refusal(folder, error=ValueError):
+    with pytest.raises(error) as raised: load_rollouts(folder)
+    sentence = str(raised.value)
+    assert sentence.endswith('.') and '\n' not in sentence and len(sentence) < 300
+    return sentence
+
+
+def test_another_version_is_refused(trace):
+    facts = json.loads((trace/'rollouts.json').read_text())
+    (trace/'rollouts.json').write_text(json.dumps(facts | dict(version=99)))
+    assert '99' in refusal(trace) and 'version 1' in refusal(trace)
+    (trace/'rollouts.json').write_text(json.dumps(facts | dict(format='else')))
+    assert 'rl4llm rollouts' in refusal(trace)
+
+
+@pytest.mark.parametrize('position', [10, -1])
+def test_damaged_tensors_are_refused(trace, position):
+    data = bytearray((trace/'rollouts.safetensors').read_bytes())
+    data[position] ^= 1
+    (trace/'rollouts.safetensors').write_bytes(data)
+    assert 'SHA-256' in refusal(trace)
+
+
+def test_damaged_or_missing_files_are_refused(trace):
+    text = (trace/'rollouts.json').read_text()
+    (trace/'rollouts.json').write_text(text[:len(text)//2])
+    assert 'damaged' in refusal(trace)
+    (trace/'rollouts.json').write_text(text); (trace/'rollouts.safetensors').unlink()
+    assert 'rollouts.safetensors' in refusal(trace)
+    (trace/'rollouts.json').unlink()
+    assert 'no trace' in refusal(trace, FileNotFoundError)
+
+
+class Bomb:
+    "A pickle of this writes a file when it is opened."
+    def __init__(self, place): self.place = place
+    def __reduce__(self): return open, (str(self.place), 'w')
+
+
+@pytest.mark.parametrize('inside', [True, False])
+@pytest.mark.parametrize('how', ['torch', 'pickle'])
+def test_a_pickle_is_refused_unopened(trace, tmp_path, how, inside):
+    target = trace/'rollouts.safetensors' if inside else tmp_path/'rollouts.pt'
+    bomb = Bomb(tmp_path/'exploded')
+    torch.save(bomb, target) if how == 'torch' else target.write_bytes(pickle.dumps(bomb))
+    assert 'pickled' in refusal(trace if inside else target) and not (tmp_path/'exploded').exists()
+
+
+def test_replay_weighs_tokens_by_their_advantage(trace):
+    saved = load_rollouts(trace)
+    for name in ('reinforce', 'rloo', 'positive'):
+        played = replay(saved, name)
+        assert torch.allclose(played.weight, played.adv * saved.mask, atol=1e-5)
+    assert len(played.table) == len(saved) and 'positive' in repr(played)
+
+
+def test_replay_takes_another_reward_and_objective(trace):
+    saved = load_rollouts(trace)
+    length = lambda prompts, completions, **columns: [float(len(c)) for c in completions]
+    played = replay(saved, 'rloo', reward=length, objective='ppo_clip')
+    assert played.rollouts.rewards.tolist() == [float(len(t)) for t in saved.texts] and torch.equal(saved.rewards, load_rollouts(trace).rewards)
+    assert played.recipe.objective == use('ppo_clip') and torch.allclose(played.weight, played.adv * saved.mask, atol=1e-4)
+
+
+def test_replay_says_what_is_missing(trace):
+    with pytest.raises(ValueError, match='greedy_rewards'): replay(load_rollouts(trace), advantage='remax')
+    with pytest.raises(ValueError, match='policy='): replay(load_rollouts(trace), advantage='hicra')
+
+
+# -- panels
+
+PANELS = [(pass_at_k_explorer, 'k', 64), (advantage_playground, 'r2', 1.0), (recipe_differ, 'b', 'rloo'), (batch_calculator, 'group', 64)]
+
+
+@pytest.mark.parametrize('make, knob, value', PANELS, ids=[p[0].__name__ for p in PANELS])
+def test_a_moved_knob_draws_anew(make, knob, value):
+    pytest.importorskip('ipywidgets')
+    panel = make()
+    panel.widget()
+    before = panel.screen.value
+    panel.knobs[knob].value = value
+    assert panel.values[knob] == value and panel.screen.value != before and panel.screen.value == panel.html
+
+
+@pytest.mark.parametrize('make, knob, value', PANELS, ids=[p[0].__name__ for p in PANELS])
+def test_a_plain_page_shows_a_still_form(make, knob, value):
+    assert not has_frontend()
+    shown = make()._repr_mimebundle_()
+    assert set(shown) == {'text/plain', 'text/html'} and '<table' in shown['text/html'] and len(shown['text/html']) < 600_000
+
+
+def test_with_a_frontend_both_forms_are_sent(monkeypatch):
+    pytest.importorskip('ipywidgets')
+    monkeypatch.setenv('JPY_SESSION_NAME', 'lesson.ipynb')
+    monkeypatch.setitem(sys.modules, 'ipykernel', sys)
+    assert {'application/vnd.jupyter.widget-view+json', 'text/html', 'text/plain'} <= set(bundle(recipe_differ()))
+
+
+def test_a_wrong_value_is_answered():
+    with pytest.raises(ValueError, match='there are'): batch_calculator().set(colour='red')
+    with pytest.raises(ValueError, match='from 0'): advantage_playground().set(r1=2.0)
+
+
+def test_a_sentence_of_the_picture_is_shown_escaped():
+    def draw(x): raise ValueError(f'<b>{x}</b> is too much')
+    assert '&lt;b&gt;3&lt;/b&gt;' in Panel(draw, dict(x=slider('x', 3, 0, 9))).html
+
+
+def test_widgets_are_not_needed_to_import_and_draw():
+    code = "import sys; sys.modules['ipywidgets'] = None\nfrom rl4llm.widgets import *; import rl4llm.widgets as w\nprint(len(w.batch_calculator()._repr_html_()) > 500, len(w.advantage_playground().html) > 500, w.microscope and w.train_live and 1)"
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert done.stdout.split() == ['True', 'True', '1'], done.stderr
+
+
+# -- tables
+
+def test_pass_at_k_table_by_hand():
+    counts = {'base': (np.full((1, 2), 4), np.array([[1, 0]])), 'grpo': (np.full((1, 2), 4), np.array([[2, 0]]))}
+    table = pass_at_k_table(counts, 4)
+    assert table['pass@1'].tolist() == [0.125, 0.25] and table['pass@4'].tolist() == [0.5, 0.5] and table['minus base'].tolist() == [0, 0]
+
+
+def test_advantages_by_hand():
+    table = advantage_table([1., 0., 0.], methods=['rloo', 'dr_grpo'])
+    assert np.allclose(table.to_numpy(), [[1, -.5, -.5], [2/3, -1/3, -1/3]], atol=1e-6)
+    assert {'grpo', 'negative', 'remax'} <= set(advantage_table([1., 0.]).index)
+
+
+def test_recipe_rows_are_the_differences():
+    assert list(recipe_rows('grpo', recipe('grpo', lr=0.5)).index) == ['lr'] and len(recipe_rows('grpo', 'grpo')) == 0
+
+
+def test_batch_numbers_by_hand():
+    table = batch_table(prompts=16, group=8, minibatch=32, epochs=2, micro=4, devices=2, share_right=0.5)
+    want = {'answers sampled in a step': 128, 'mini-batches': 4, 'optimiser updates in a step': 8, 'rows of an update on one device': 16, 'gradient accumulation': 4}
+    assert {k: table.loc[k, 'value'] for k in want} == want
+    assert batch_warnings(prompts=3, group=8, minibatch=7) and not batch_warnings(prompts=16, group=8, minibatch=32)
+    with pytest.raises(ValueError, match='prompts is 0'): batch_table(prompts=0, group=8)
+
+
+# -- microscope
+
+def test_the_microscope_reads_a_trace(trace):
+    pytest.importorskip('ipywidgets')
+    panel = microscope(trace)
+    panel.widget()
+    before = panel.screen.value
+    panel.knobs['colour'].value = 'entropy'
+    assert panel.screen.value != before and '✗' in before and 'Problem' in before
+    panel.knobs['method'].value, panel.knobs['group'].value = 'negative', 2
+    assert panel.values['group'] == 2 and panel.screen.value == panel.html
+
+
+def test_words_come_from_the_trace_the_text_or_the_number(rollouts, trace):
+    words = trace_words(trace)
+    ids = rollouts.tokens[0][rollouts.mask[0]].tolist()
+    assert token_words(rollouts, 0, words) == [words[i] for i in ids]
+    assert token_words(make_rollouts(**{k: getattr(rollouts, k) for k in ('prompt_ids', 'prompt_mask', 'tokens', 'prompt', 'mask')}), 0) == [f'#{i}' for i in ids]
+
+
+def test_words_are_escaped(rollouts):
+    page = group_html(replay(rollouts, 'grpo'), 0, words={i: '<img src=x onerror=alert(1)>' for i in range(256)})
+    assert '<img' not in page and '&lt;img' in page
+
+
+# -- dashboard
+
+def test_pass_at_k_of_a_batch(rollouts):
+    got = batch_pass_at_k(rollouts, ks=(1, 4, 16))
+    right = rollouts.components['correct'] >= 1
+    assert set(got) == {'pass@1', 'pass@4'} and got['pass@1'] == pytest.approx(float(right.float().mean()))
+
+
+def test_a_live_run_pauses_and_stops(small_policy, easy, lively):
+    pytest.importorskip('ipywidgets')
+    board = Dashboard(seconds=0).pause()
+    board.widget()
+    train_live(small_policy, easy, lively, steps=10_000, dashboard=board)
+    end = time.monotonic() + 60
+    while board.status != 'paused' and time.monotonic() < end: time.sleep(0.01)
+    held = len(board.rows)
+    time.sleep(0.2)
+    assert held == len(board.rows) == 1 and 'paused' in board.parts['screen'].value
+    board.parts['stop'].click()
+    run = board.wait(60)
+    assert len(run.rows) < 10 and board.status == 'stopped' and board.parts['stop'].disabled and 'stopped' in board.parts['screen'].value
+
+
+def test_an_error_of_a_live_run_is_shown_and_raised(small_policy, easy):
+    board = train_live(small_policy, easy, 'grpo', steps=0)
+    with pytest.raises(ValueError, match='steps is 0'): board.wait(60)
+    assert 'ValueError' in board.status and 'ValueError' in board.html
+
+
+def test_a_dashboard_in_a_plain_call(small_policy, easy, lively):
+    from rl4llm.training.loop import train
+    board = Dashboard().pause()
+    run = train(small_policy, easy, lively, steps=2, callbacks=[board])
+    assert board.status == 'finished' and len(board.rows) == 2 and 'data:image/png' in dashboard_html(run, board.rows)
