@@ -149,7 +149,7 @@ def test_a_fader_moves_the_advantages(tutorial):
     before = tutorial.js(numbers)
     assert 'rloo' in before and '+1.00' in before
     tutorial.drag(PLAYGROUND + ' .widget-vslider:nth-of-type(2) .noUi-handle', down=-60)
-    tutorial.wait(f'{numbers} !== {json.dumps(before)}')
+    tutorial.wait(f'{numbers} !== {json.dumps(before)} && {IDLE}')
     tutorial.picture('playground.png')
 
 
@@ -159,7 +159,7 @@ def test_a_slider_moves_the_picture(tutorial):
     tutorial.wait(f'{picture}.naturalWidth > 300')
     before, caption = tutorial.js(f'{picture}.src'), tutorial.js(f"document.querySelector({json.dumps(EXPLORER)}).innerText")
     tutorial.drag(EXPLORER + ' .noUi-handle', right=45)
-    tutorial.wait(f'{picture}.src !== {json.dumps(before)}')
+    tutorial.wait(f'{picture}.src !== {json.dumps(before)} && {IDLE}')
     assert 'pass@16' in caption and 'pass@16' not in tutorial.js(f"document.querySelector({json.dumps(EXPLORER)}).querySelector('table').innerText")
     tutorial.picture('explorer.png')
 
@@ -172,6 +172,7 @@ def test_pictures_move_while_training_and_stop_ends_it(tutorial):
     tutorial.wait(f'{picture} !== {json.dumps(before)}')
     tutorial.click(BOARD + ' .widget-toggle-button')
     tutorial.wait(f"{text}.includes('paused')")
+    tutorial.place(BOARD)
     tutorial.picture('dashboard.png')
     tutorial.click(BOARD + ' button.jupyter-button:not(.widget-toggle-button)')
     tutorial.wait(f"{text}.includes('stopped')")

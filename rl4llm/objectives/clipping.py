@@ -14,10 +14,10 @@ import rl4llm.advantages.batch_normalised, rl4llm.advantages.group_relative
 from ..core.registry import add_recipe, stage, use
 from .surrogates import fill_outside, ppo_clip, ratio_of
 
-# %% ../../nbs/objectives/04_clipping.ipynb #f9f1dbe1
+# %% ../../nbs/objectives/04_clipping.ipynb #fa085db7
 @stage('objective', parent='ppo_clip', changes='the loss of a token with a negative advantage is at most c |A|', quiet=True)
 def dual_clip(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, low: float = 0.2, high: float = 0.2, c: float = 3.0) -> Float[Tensor, "n t"]:
-    "PPO's loss a token, at most `c` |adv| where adv < 0; 0 outside the mask. Raises ValueError unless c > 1, for another shape or nan inside the mask. Ye et al. (2020), eq. 6."
+    "PPO's loss a token, at most `c` |adv| where adv < 0; 0 outside the mask. Raises ValueError unless c > 1, for another shape or nan inside the mask. Ye et al. (2020)."
     if not c > 1: raise ValueError(f"dual_clip has c={c}, wanted more than 1: below, bad tokens would get no gradient even where the policy has not moved.")
     loss, (adv,) = ppo_clip(logp, logp_old, adv, mask, low=low, high=high), fill_outside(mask, adv=adv)
     return torch.where(adv < 0, torch.minimum(loss, -c * adv), loss)
@@ -31,10 +31,10 @@ def ppo_preclip(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv:
     log_ratio = (logp - logp_old).clamp(math.log(floor), math.log(ceiling))
     return ppo_clip(log_ratio, torch.zeros_like(log_ratio), adv, mask, low=low, high=high)
 
-# %% ../../nbs/objectives/04_clipping.ipynb #30a7094d
+# %% ../../nbs/objectives/04_clipping.ipynb #45e06611
 @stage('objective', parent='policy_gradient', changes='each token weighs its clipped ratio, and none loses its gradient', quiet=True)
 def cispo(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, low: float = 0.2, high: float = 0.2, cap: float | None = None) -> Float[Tensor, "n t"]:
-    "CISPO's loss -stop[clip(rho)] adv logp a token, rho clipped to [1 - low, 1 + high], or to at most `cap`; 0 outside the mask. Raises ValueError for another shape or nan inside the mask. MiniMax (2025), eq. 4."
+    "CISPO's loss -stop[clip(rho)] adv logp a token, rho clipped to [1 - low, 1 + high], or to at most `cap`; 0 outside the mask. Raises ValueError for another shape or nan inside the mask. MiniMax (2025)."
     logp, logp_old, adv = fill_outside(mask, logp=logp, logp_old=logp_old, adv=adv)
     rho = ratio_of(logp.detach(), logp_old)
     weight = rho.clamp(1 - low, 1 + high) if cap is None else rho.clamp(max=cap)

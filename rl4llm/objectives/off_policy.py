@@ -39,10 +39,10 @@ def truncated_is(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv
     weight = behaviour_weight(logp_old, logp_behave, mask, level=level, action=action, cap=cap)
     return weight * ppo_clip(logp, logp_old, adv, mask, low=low, high=high)
 
-# %% ../../nbs/objectives/05_off_policy.ipynb #b819d71c
+# %% ../../nbs/objectives/05_off_policy.ipynb #57656d4b
 @stage('objective', paper=122, parent='truncated_is', changes='weights by token, without a cap unless there is one, beyond which tokens are left out', needs=('logp_behave',), quiet=True)
 def decoupled_ppo(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, logp_behave: Float[Tensor, "n t"], cap: float | None = None, low: float = 0.2, high: float = 0.2) -> Float[Tensor, "n t"]:
-    "Decoupled PPO's loss a token, 0 outside the mask: the clip is around `logp_old`, the weight from `logp_behave`. Raises ValueError for another shape or nan inside the mask. Fu et al. (2025), eq. 5."
+    "Decoupled PPO's loss a token, 0 outside the mask: the clip is around `logp_old`, the weight from `logp_behave`. Raises ValueError for another shape or nan inside the mask. Fu et al. (2025)."
     return truncated_is(logp, logp_old, adv, mask, logp_behave=logp_behave, level='token', action='mask', cap=cap, low=low, high=high)
 
 # %% ../../nbs/objectives/05_off_policy.ipynb #66101aac

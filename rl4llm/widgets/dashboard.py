@@ -29,10 +29,10 @@ def batch_pass_at_k(rollouts, ks=(1, 4, 16)) -> dict[str, float]:
     c = np.bincount(index, weights=right)
     return {f'pass@{k}': float(np.mean(pass_at_k(n, c, k))) for k in ks if k <= n.min()}
 
-# %% ../../nbs/widgets/04_dashboard.ipynb #4f7c38d3
+# %% ../../nbs/widgets/04_dashboard.ipynb #47d783ed
 PANELS = ('reward', 'pass@k', 'entropy', 'kl', 'grad_norm', 'length')
 PASS_LOOKS = {1: OKABE_ITO['vermillion'], 4: OKABE_ITO['green'], 16: OKABE_ITO['blue']}
-MEANINGS = {**UNITS, 'kl': 'KL to the old policy', 'length': 'tokens a response', 'pass@k': 'pass@k (lines: batch, ◆: held out)'}
+MEANINGS = {**UNITS, 'kl': 'KL to the old policy', 'length': 'tokens a response', 'pass@k': 'pass@k of the batch (◆ held out)'}
 
 # %% ../../nbs/widgets/04_dashboard.ipynb #29dfeb0c
 def draw_curve(ax, steps, values, colour: str, *, label: str = '', window: int = 10) -> None:
@@ -41,22 +41,23 @@ def draw_curve(ax, steps, values, colour: str, *, label: str = '', window: int =
     ax.plot(steps, values, '.', color=colour, alpha=0.45, ms=4, mew=0)
     ax.plot(steps, values.rolling(window, min_periods=1).mean(), color=colour, lw=1.7, label=label)
 
-# %% ../../nbs/widgets/04_dashboard.ipynb #20c32a39
+# %% ../../nbs/widgets/04_dashboard.ipynb #6f182562
 def draw_pass(ax, run, rows: list[dict]) -> None:
     "pass@k of the batches, a colour for each k, and of held-out evaluations as diamonds."
     for k, colour in PASS_LOOKS.items():
         seen = [r for r in rows if f'pass@{k}' in r]
         if seen: draw_curve(ax, [r['step'] for r in seen], [r[f'pass@{k}'] for r in seen], colour, label=f'k = {k}')
-        held = {step: e.pass_at_k((k,)).get(k) for step, e in dict(run.evaluations).items()}
-        ax.plot([s for s, v in held.items() if v is not None], [v for v in held.values() if v is not None], 'D', color=colour, mec='white', ms=6, clip_on=False, label='' if seen or not held else f'k = {k}')
+        held = {step: e.pass_at_k((k,)).get(k) for step, e in dict(run.evaluations).items() if k <= e.num_samples.min()}
+        if held: ax.plot(list(held), list(held.values()), 'D', color=colour, mec='white', ms=6, clip_on=False, label='' if seen else f'k = {k}')
     if ax.lines and ax.get_legend_handles_labels()[0]: ax.legend(fontsize=8, frameon=False, ncols=3, loc='upper left', handlelength=1.0, columnspacing=0.8)
     ax.set_ylim(-0.02, 1.18)
 
-# %% ../../nbs/widgets/04_dashboard.ipynb #0c8755f9
+# %% ../../nbs/widgets/04_dashboard.ipynb #8515f859
 def dashboard_figure(run, rows: list[dict] = (), *, panels=PANELS):
     "A Figure with a small picture for each of `panels` (metrics of the run, or 'pass@k' from `rows`), three to a line. It does not touch pyplot, so a thread may draw it."
     from matplotlib.figure import Figure
-    metrics, lines = list(run.rows), -(-len(panels) // 3)
+    metrics, lines, steps = list(run.rows), -(-len(panels) // 3), run.config['steps']
+    reach = steps if steps < 5 * len(metrics) else max(20, 1.25 * len(metrics))
     figure = Figure(figsize=(9, 2.1 * lines), layout='constrained')
     for ax, name in zip(figure.subplots(lines, 3, squeeze=False).flat, panels):
         seen = [r for r in metrics if r.get(name) is not None]
@@ -64,7 +65,7 @@ def dashboard_figure(run, rows: list[dict] = (), *, panels=PANELS):
         elif seen: draw_curve(ax, [r['step'] for r in seen], [r[name] for r in seen], OKABE_ITO['blue'])
         ax.set_title(MEANINGS.get(name, name), loc='left', fontsize=10)
         if name == 'kl': ax.set_ylim(bottom=0, top=None if any(r[name] > 1e-6 for r in seen) else 0.01)
-        ax.set_xlim(-0.5, max(run.config['steps'], 1))
+        ax.set_xlim(-0.5, reach)
         ax.spines[['top', 'right']].set_visible(False)
         ax.grid(color='#e6e6e6', lw=0.6); ax.tick_params(labelsize=8.5)
     for ax in figure.axes[-3:]: ax.set_xlabel('step', fontsize=9)

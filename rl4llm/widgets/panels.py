@@ -57,7 +57,7 @@ def check_knob(controls: dict, name: str, value) -> None:
     span = f"a number from {c.options[0]} to {c.options[1]}" if c.kind in ('slider', 'fader') else f"one of {', '.join(map(str, c.options))}"
     if not allowed(c, value): raise ValueError(f"{name} is {value!r}, wanted {span}.")
 
-# %% ../../nbs/widgets/01_panels.ipynb #32b2384b
+# %% ../../nbs/widgets/01_panels.ipynb #3e121f7b
 def knob_widget(control: Control, value):
     "The ipywidgets control that `control` describes, at `value`."
     import ipywidgets as w
@@ -69,7 +69,7 @@ def knob_widget(control: Control, value):
         how = dict(orientation='vertical', layout=w.Layout(width='62px', height='170px', overflow='visible'), readout_format='.1f') if c.kind == 'fader' else wide
         return make(min=low, max=high, step=step, **common, **how)
     if c.kind == 'switch': return w.Checkbox(indent=False, layout=w.Layout(width='auto', margin='0 12px'), **common)
-    if c.kind == 'several': return w.SelectMultiple(options=c.options, rows=min(8, len(c.options)), **common, **wide)
+    if c.kind == 'several': return w.SelectMultiple(options=c.options, rows=min(8, len(c.options) + 1), **common, **wide)
     return {'ladder': w.SelectionSlider, 'choice': w.Dropdown}[c.kind](options=c.options, **common, **wide)
 
 # %% ../../nbs/widgets/01_panels.ipynb #b30c7a8f
