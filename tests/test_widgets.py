@@ -1,5 +1,6 @@
 "Widgets and traces without a browser: what is drawn, that a moved knob draws anew, that a plain page has a still form, that a bad file is refused."
 import json, pickle, subprocess, sys, time
+from pathlib import Path
 import numpy as np, pytest, torch
 from rl4llm.analysis.traces import keep_statistics, load_rollouts, replay, save_rollouts, trace_tensors, trace_words
 from rl4llm.core.registry import recipe, use
@@ -133,6 +134,12 @@ def test_with_a_frontend_both_forms_are_sent(monkeypatch):
     monkeypatch.setenv('JPY_SESSION_NAME', 'lesson.ipynb')
     pytest.importorskip('ipykernel')
     assert {'application/vnd.jupyter.widget-view+json', 'text/html', 'text/plain'} <= set(bundle(recipe_differ()))
+
+
+def test_notebooks_store_the_still_form_only():
+    for path in sorted((Path(__file__).resolve().parents[1]/'nbs'/'widgets').glob('*.ipynb')):
+        text = path.read_text()
+        assert 'application/vnd.jupyter.widget-' not in text, f'{path.name} holds widget state, which shows nothing on a plain page'
 
 
 def test_a_wrong_value_is_answered():
