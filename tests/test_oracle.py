@@ -85,7 +85,9 @@ def test_refusals_say_what_was_wrong(call, word):
 
 
 CLAIMS = sorted(n for n, s in stages('advantage').items() if s.unbiased and all(map(tree_has, s.needs)))
+ASKS_FOR_TEXTS = {'grpo_s'}                      # compares texts with demonstrations: a tree has none
 OTHERS = sorted(n for n, s in stages('advantage').items() if s.unbiased is False and all(map(tree_has, s.needs)))
+OTHERS = [n for n in OTHERS if n not in ASKS_FOR_TEXTS]
 
 
 def scales(name, tree, group):
