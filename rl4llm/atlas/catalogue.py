@@ -51,12 +51,13 @@ def notebook_of(module: str) -> str | None:
     if found and (root / 'nbs').is_dir() and not (root / found[1]).exists(): return None
     return found and found[1]
 
-# %% ../../nbs/atlas/01_papers.ipynb #df58550a
+# %% ../../nbs/atlas/01_papers.ipynb #a9dc1000
 def home_of(seed: int) -> list[str]:
     "Notebooks of a paper's components, and of the recipes that have no component of their own."
     load_stages()
     modules = [c.rsplit('.', 1)[0] for c in components_of(seed)]
-    modules += [getattr(RECIPES[r], f).info.module.removeprefix('rl4llm.') for r in recipes_of(seed) if not modules for f in ('advantage', 'objective')][:1]
+    owners = [getattr(RECIPES[r], f).info.module for r in recipes_of(seed) if not modules for f in ('advantage', 'objective')]
+    modules += [m.removeprefix('rl4llm.') for m in owners if m.startswith('rl4llm.')][:1]
     return list(dict.fromkeys(n for m in modules if (n := notebook_of(m))))
 
 # %% ../../nbs/atlas/01_papers.ipynb #8d30ec95
