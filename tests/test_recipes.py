@@ -25,7 +25,7 @@ class UntilItMoves:
 def test_one_step(name):
     policy = base().clone()
     before = [p.detach().clone() for p in policy.model.parameters()]
-    run = train(policy, task('countdown', level='easy'), recipe(name, prompts=2, group=4, minibatch=None, micro=None), steps=5, seed=1, callbacks=[UntilItMoves()])
+    run = train(policy, task('countdown', level='easy'), recipe(name, prompts=2, group=4, minibatch=None, micro=None), steps=15, seed=1, callbacks=[UntilItMoves()])
     last = run.rows[-1]
     assert last['updates'] and math.isfinite(last['loss']) and math.isfinite(last['grad_norm']), last
     assert any(not torch.equal(a, b) for a, b in zip(before, policy.model.parameters())), f"{name} leaves the weights alone"
