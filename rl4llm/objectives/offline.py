@@ -64,26 +64,27 @@ def prompt_values(scorer, rollouts, policy=None) -> Float[Tensor, "n"]:
     asked = make_rollouts(prompt_ids=rollouts.prompt_ids, prompt_mask=rollouts.prompt_mask, tokens=first, prompt=every, mask=first == 0)
     return scorer(asked, policy)[:, 0][rollouts.prompt]
 
-# %% ../../nbs/objectives/12_offline.ipynb #36dd231b
+# %% ../../nbs/objectives/12_offline.ipynb #f09415ff
 @stage('advantage', paper=92, parent='reinforce', changes="less the value of the prompt under the frozen base model", needs=('rollouts', 'policy'), unbiased=False)
 class reference_value:
     "Reward less V_ref of the prompt, by a 'head' on the frozen base model (`epochs` steps at `lr` on each of the first `fit` batches, then fixed) or the 'group' mean. Raises ValueError on wrong shapes, infinite rewards or another `value`. Baheti et al. (2023)."
     def __init__(self, *, value: str = 'head', lr: float = 1e-2, epochs: int = 20, fit: int = 8):
         if value not in ('head', 'group'): raise ValueError(f"value {value!r} is unknown; choose 'head' or 'group'.")
-        self.value, self.epochs, self.fit, self.age, self.losses, self.head = value, epochs, fit, 0, [], TokenScorer(lr=lr, frozen=True)
+        self.value, self.epochs, self.fit, self.age, self.span, self.losses, self.head = value, epochs, fit, 0, [math.inf, -math.inf], [], TokenScorer(lr=lr, frozen=True)
     def __call__(self, rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts, policy) -> Float[Tensor, "n"]:
         plain = reinforce(rewards, group)
         if self.value == 'head' and self.head.body is None: self.head.grow(policy)
         if self.value == 'group' or self.age < self.fit: return (plain - group_mean(rewards, group)).masked_fill(rewards.isnan(), 0)
-        with torch.no_grad(): return (plain - prompt_values(self.head, rollouts).to(plain)).masked_fill(rewards.isnan(), 0)
+        with torch.no_grad(): return (plain - prompt_values(self.head, rollouts).to(plain).clamp(*self.span)).masked_fill(rewards.isnan(), 0)
     def update(self, rollouts) -> None:
         scored, self.age = ~rollouts.rewards.isnan(), self.age + 1
         if self.value == 'group' or self.age > self.fit or not scored.any(): return
+        self.span = [min(self.span[0], float(rollouts.rewards[scored].min())), max(self.span[1], float(rollouts.rewards[scored].max()))]
         self.losses = [self.head.step((prompt_values(self.head, rollouts) - rollouts.rewards)[scored].square().mean()) for _ in range(self.epochs)]
-    def state_dict(self) -> dict: return {**self.head.state_dict(), 'age': self.age}
+    def state_dict(self) -> dict: return {**self.head.state_dict(), 'seen': [self.age, *self.span]}
     def load_state_dict(self, state: dict) -> None:
         weights = dict(state)
-        self.age = weights.pop('age', 0)
+        if 'seen' in weights: self.age, *self.span = weights.pop('seen')
         self.head.load_state_dict(weights)
 
 # %% ../../nbs/objectives/12_offline.ipynb #91da4c90

@@ -51,10 +51,10 @@ def one_of_each(right: Bool[Tensor, "n"], group: Int[Tensor, "n"]) -> Bool[Tenso
     both = [(first(right, g), first(~right, g)) for g in group.unique()]
     return torch.zeros_like(right).index_fill(0, torch.cat([x for a, b in both if len(a) and len(b) for x in (a, b)] or [group[:0]]), True)
 
-# %% ../../nbs/objectives/10_outcome_limit.ipynb #ca2c755c
+# %% ../../nbs/objectives/10_outcome_limit.ipynb #60eeae48
 @stage('select', paper=58, parent='keep_all', changes='tokens weigh by how decided the verdict looks to a model learned from outcomes', needs=('policy',))
 class token_reward_weights:
-    "OREAL's token weights by a token reward model: a copy of the policy that learns at `lr`, `epochs` steps a batch; no row stays for `warmup` steps. Unscored rows leave. Raises ValueError on wrong shapes. Lyu et al. (2025), section 3.3."
+    "OREAL's token weights by a token reward model: a copy of the policy that learns at `lr`, `epochs` steps a batch; no row stays for `warmup` steps. Unscored rows leave. Raises ValueError on wrong shapes. Lyu et al. (2025)."
     def __init__(self, *, lr: float = 1e-3, epochs: int = 2, warmup: int = 10, how: str = 'clamp', share: float = 0.25, threshold: float = 0.5, one_each: bool = False):
         self.model, self.epochs, self.warmup, self.how, self.share, self.threshold, self.one_each = TokenScorer(lr=lr, after=True), epochs, warmup, how, share, threshold, one_each
         self.age, self.losses = 0, []
@@ -75,10 +75,10 @@ class token_reward_weights:
         self.age = weights.pop('age', 0)
         self.model.load_state_dict(weights)
 
-# %% ../../nbs/objectives/10_outcome_limit.ipynb #f0a5ae5a
+# %% ../../nbs/objectives/10_outcome_limit.ipynb #419de1fc
 @stage('objective', paper=58, parent='policy_gradient', changes='right and wrong rows are averaged apart, wrong ones at half weight', needs=('rewards',), keep_whole='batch')
 def oreal(logp: Float[Tensor, "n t"], logp_old, adv: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, rewards: Float[Tensor, "n"], positive: float = 1.0, negative: float = 0.5, threshold: float = 0.5) -> Float[Tensor, "n t"]:
-    "`positive` x imitation of rows with a reward above `threshold`, `negative` x policy gradient of the others, each over its own number of tokens; 0 outside the mask. Raises ValueError for another shape or nan inside the mask. Lyu et al. (2025), eq. 11."
+    "`positive` x imitation of rows with a reward above `threshold`, `negative` x policy gradient of the others, each over its own number of tokens; 0 outside the mask. Raises ValueError for another shape or nan inside the mask. Lyu et al. (2025)."
     logp, adv = fill_outside(mask, logp=logp, adv=adv)
     right = check_shape(rewards, (len(mask),), 'rewards')[:, None] > threshold
     share = lambda rows: rows * (mask.sum() / (mask & rows).sum().clamp(min=1)).to(logp.dtype)
