@@ -332,6 +332,14 @@ def test_regulariser_off(info):
     assert (fn_of(info)(x[0], mask, **signals(info, torch.float64), coef=0.) == 0).all()
 
 
+@over('objective', where=lambda info: info.quiet)
+def test_quiet_objective_is_quiet_without_advantage(info):
+    logp, logp_old, adv, mask = batch()
+    logp.requires_grad_()
+    loss = fn_of(info)(logp, logp_old, torch.zeros_like(adv), mask, **signals(info, torch.float64))
+    assert (loss == 0).all() and (torch.autograd.grad(loss.sum(), logp)[0] == 0).all()
+
+
 @over('objective', where=promises_unbiased)
 def test_objective_unbiased_where_promised(info): assert checked(lambda r, g: r, objective=fn_of(info)).unbiased
 
