@@ -103,7 +103,9 @@ class rehearse_solved(CopiedPolicy):
         self.store = weights.pop('store', self.store)
         super().load_state_dict(weights)
 
-# %% ../../nbs/objectives/08_mass_covering.ipynb #0c6a07eb
+# %% ../../nbs/objectives/08_mass_covering.ipynb #ecafd946
 add_recipe('dph_forward_kl', 'grpo_clip_higher', paper=24, summary='rehearse solved problems by forward KL', sampler=rehearse_solved, objective=use(dph, divergence='forward_kl', coef=0.02))
 add_recipe('dph_js', 'dph_forward_kl', paper=24, summary='rehearse by Jensen-Shannon divergence', objective=use(dph, divergence='js', coef=0.1))
-add_recipe('dph_alpha', 'dph_forward_kl', paper=24, summary='rehearse by an alpha divergence', objective=use(dph, divergence='alpha', coef=0.02));
+add_recipe('dph_alpha', 'dph_forward_kl', paper=24, summary='rehearse by an alpha divergence', objective=use(dph, divergence='alpha', coef=0.02))
+add_recipe('dph_forward_kl_half', 'dph_forward_kl', paper=24, summary='forward KL for a weak base: rehearse what half of its tries solve', sampler=use(rehearse_solved, solved=0.5))
+add_recipe('dph_js_half', 'dph_js', paper=24, summary='Jensen-Shannon for a weak base: rehearse what half of its tries solve', sampler=use(rehearse_solved, solved=0.5));
