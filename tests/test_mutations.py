@@ -123,6 +123,14 @@ def plain_logps(policy, r, temperature):
     return logp, entropy
 
 
+def alike_at_first():
+    "Rollouts whose rows share their first two tokens with the other rows of their prompt."
+    r, rows = contracts.some_rollouts(torch.float32), torch.arange(contracts.N)
+    first = torch.tensor([int(rows[(r.prompt == p) & (contracts.LENGTHS > 2)][0]) for p in r.prompt])
+    shared = (torch.arange(contracts.T) < 2) & (contracts.LENGTHS > 2)[:, None]
+    return dataclasses.replace(r, tokens=torch.where(shared, r.tokens[first], r.tokens))
+
+
 def paths():
     "The same policy on the fast path and on that of Hugging Face."
     return contracts.small_policy(), dataclasses.replace(contracts.small_policy().clone(), fast=False)
@@ -130,7 +138,7 @@ def paths():
 
 @torch.no_grad()
 def check_log_probabilities():
-    r = contracts.some_rollouts(torch.float32)
+    r = alike_at_first()
     logp, entropy = plain_logps(contracts.small_policy(), r, .7)
     for policy in paths():
         for mine, exact in zip(policy.logprobs(r, temperature=.7), (logp, entropy)): near(mine.double(), exact.double(), 1e-4)
@@ -140,7 +148,7 @@ def check_log_probabilities():
 
 
 def check_gradients_of_log_probabilities():
-    r, found = contracts.some_rollouts(torch.float32), []
+    r, found = alike_at_first(), []
     for policy in paths():
         logp = policy.statistics(r, ('logp',), watched=('entropy',))['logp']
         found.append(torch.autograd.grad((logp * torch.arange(contracts.T)).sum(), list(policy.model.parameters())))
@@ -287,17 +295,22 @@ FAULTS = {
     'the loop forgets the whole batch': ('training.loop:piece_loss', 's.aggregate(loss, rows.mask, whole=whole)', 's.aggregate(loss, rows.mask)'),
     'sum over padding': ('core.numerics:masked_sum', 'torch.where(mask, x, ', 'torch.where(mask | True, x, '),
     'mask after the shift': ('objectives.surrogates:fill_outside', 'x.masked_fill(~mask, 0)', 'x.masked_fill(~mask.roll(1, 1), 0)'),
-    'statistics of the neighbouring token': ('core.policy:statistics', 'places.append((rows[i], j))', 'places.append((rows[i], (j + 1) % r.mask.shape[1]))'),
+    'statistics of the neighbouring token': ('core.policy:statistics', 'places.append(at)', 'places.append((at[0], (at[1] + 1) % r.mask.shape[1]))'),
     'the end token carries no loss': ('core.sampler:draw', 'torch.where(live, y_logp, 0.0), live', 'torch.where(live, y_logp, 0.0), live & (y != policy.eos)'),
     'the end token carries no loss (generate)': ('core.sampler:draw_by_generate', 'ended.cumsum(1) - ended == 0', 'ended.cumsum(1) == 0'),
     'advantages of other rows': ('training.loop:update', 'rows_of(rollouts, keep), adv[keep]', 'rows_of(rollouts, keep), adv[:int(keep.sum())]'),
     'dropped rows still count': ('training.loop:update', 'rows_of(rollouts, keep), adv[keep], (weight * rollouts.loss_weight)[keep]', 'rollouts, adv, weight * rollouts.loss_weight'),
     # log-probabilities
-    'off by one (fused forward)': ('core.fast_llama:response_buckets', 'tokens[rows, :t]', 'tokens[rows, 1:t + 1]'),
+    'off by one (fused forward)': ('core.fast_llama:tree_hidden', 'tree.token[inner]', 'tree.token[(inner + 1).clamp(max=len(tree.token) - 1)]'),
+    'beginnings of different prompts taken for one': ('core.fast_llama:distinct_prefixes', 'prompt.clone()', 'torch.zeros_like(prompt)'),
+    'different beginnings taken for one': ('core.fast_llama:distinct_prefixes', 'here[rows] * size + tokens[rows, t]', 'prompt[rows] * size + tokens[rows, t]'),
+    'gradients through shared tokens get lost': ('core.fused:TreeMix.backward', 'out[:, h:].index_add_(0, nodes, more)', 'pass'),
+    'gradients through shared prompts get lost': ('core.fused:TreeMix.backward', 'total.index_add_(0, b.prompt, g[:, :, :total.shape[2]])', 'total[b.prompt] = g[:, :, :total.shape[2]]'),
+    'rows that part ways share their next token': ('core.fast_llama:FastDecoder.distinct', 'self.same * len(self.w.head) + tokens', 'self.same'),
     'off by one (functional forward)': ('core.llama:response_hidden', 'tokens[:, :-1]', 'tokens[:, 1:]'),
     'off by one (plain forward)': ('core.policy:_response_hidden', 'last_hidden_state[:, start - 1:-1]', 'last_hidden_state[:, start:]'),
     'off by one (logits of others)': ('core.policy:_whole_logits', '.logits[:, start - 1:-1]', '.logits[:, start:]'),
-    'positions that count padding': ('core.fast_llama:response_buckets', 'start[mine][:, None]', 'start.max() + 0 * start[mine][:, None]'),
+    'positions that count padding': ('core.fast_llama:tree_hidden', 'mask.sum(1)[', 'torch.full_like(mask.sum(1), mask.shape[1])['),
     'temperature the wrong way': ('core.policy:_stats', 'logits / temperature', 'logits * temperature'),
     'unnormalised log-probability': ('core.numerics:logp_of', ' - logits.logsumexp(-1)', ' - logits.amax(-1)'),
     'sign in the fused backward': ('core.fused:LogpEntropy.backward', 'probs * -grad[:, None]', 'probs * grad[:, None]'),

@@ -2,7 +2,7 @@
 
 # %% auto #0
 __all__ = ['LogpEntropy', 'logp_and_entropy', 'rms_normalise', 'rms_backward', 'NormLinear', 'LowLinear', 'GatedLinear',
-           'interleaved', 'turn', 'behind_prompt', 'Mix', 'mix', 'keep_memory']
+           'interleaved', 'turn', 'grouped_attention', 'grouped_attention_backward', 'Mix', 'TreeMix', 'keep_memory']
 
 # %% ../../nbs/core/10_fused.ipynb #70959d67
 import ctypes, functools, platform
@@ -78,7 +78,7 @@ class LowLinear(torch.autograd.Function):
         flat = grad.to(low.dtype).flatten(0, -2)
         return (flat @ low).float().view(*grad.shape[:-1], -1), (flat.t() @ x.flatten(0, -2)).float(), None
 
-# %% ../../nbs/core/10_fused.ipynb #5b298eac
+# %% ../../nbs/core/10_fused.ipynb #fe90fe4c
 class GatedLinear(torch.autograd.Function):
     "Linear map of silu(first half) * second half; float32 out. The input and its gradient are in the format of `low`."
     @staticmethod
@@ -93,7 +93,7 @@ class GatedLinear(torch.autograd.Function):
         in_gated, gate = (flat @ low).view_as(a), F.silu(a)
         in_a, in_b = out.chunk(2, -1)
         torch.mul(in_gated, gate, out=in_b)
-        in_weight = flat.t() @ gate.mul_(b).flatten(0, -2)
+        in_weight = (gate.mul_(b).flatten(0, -2).t() @ flat).t()       # this way round the product is faster
         in_a.copy_(torch.ops.aten.silu_backward(in_gated.mul_(b), a))
         return out, in_weight.float(), None
 
@@ -109,52 +109,77 @@ def turn(x: Float[Tensor, "... d"], angle) -> Float[Tensor, "... d"]:
     "Neighbouring pairs of `x` as complex numbers, times `angle` (complex, last axis d / 2)."
     return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * angle).flatten(-2)
 
-# %% ../../nbs/core/10_fused.ipynb #50e43378
-def behind_prompt(shared, own, rows) -> Float[Tensor, "n h s d"]:
-    "Each row's own keys (or values) `(n, t, h, d)` behind those of its prompt `shared[rows]` `(b, h, p, d)`, if there are any."
-    n, t, h, d = own.shape
-    p = 0 if shared is None else shared.shape[2]
-    out = own.new_empty(n, h, p + t, d)
-    if p: out[:, :, :p] = shared[rows]
-    out[:, :, p:] = own.transpose(1, 2)
-    return out
+# %% ../../nbs/core/10_fused.ipynb #6ae6ead1
+def grouped_attention(q: Float[Tensor, "n j u d"], k: Float[Tensor, "n j s d"], v: Float[Tensor, "n j s d"], bias: Float[Tensor, "n 1 t s"], scale: float) -> tuple[Tensor, Tensor]:
+    "Mixed values and the weights they were mixed with; `u` counts the queries of all heads that share a key head, `bias` is 0 or -inf."
+    scores = q @ k.transpose(-1, -2)
+    scores.view(*k.shape[:2], -1, *bias.shape[-2:]).mul_(scale).add_(bias[:, :, None])
+    probs = scores.softmax(-1)
+    return probs @ v, probs
 
-# %% ../../nbs/core/10_fused.ipynb #a4c72252
+# %% ../../nbs/core/10_fused.ipynb #86640b68
+def grouped_attention_backward(grad, saved, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    "Gradients of `grouped_attention` in queries, keys and values; `saved`: those three and the weights."
+    q, k, v, probs = saved
+    scores = torch._softmax_backward_data(grad @ v.transpose(-1, -2), probs, -1, probs.dtype).mul_(scale)
+    return scores @ k, scores.transpose(-1, -2) @ q, probs.transpose(-1, -2) @ grad
+
+# %% ../../nbs/core/10_fused.ipynb #0ab6e491
 class Mix(torch.autograd.Function):
-    "From queries, keys and values in one tensor `(n, t, all heads * d)` to the mixed values `(n, t, heads * d)`, and the rotated keys and the values for others to use. `bias`: 0 or -inf, `(n, 1, t, s)`."
+    "From queries, keys and values in one tensor `(n, t, all heads * d)` to the mixed values `(n, t, heads * d)`, and the rotated keys and the values `(n, key heads, t, d)` for others to use."
     @staticmethod
     def forward(ctx, qkv, *rest):
-        shared_k, shared_v, rows, angle, bias, heads, scale = rest
+        angle, bias, heads, scale = rest
         (n, t, _), (h, j) = qkv.shape, heads
-        qkv = qkv.float().view(n, t, h + 2 * j, -1)
+        qkv = qkv.view(n, t, h + 2 * j, -1)
         qk = turn(qkv[:, :, :h + j], angle)
-        q = qk[:, :, :h].transpose(1, 2).reshape(n, j, h // j * t, -1)
-        k, v = behind_prompt(shared_k, qk[:, :, h:], rows), behind_prompt(shared_v, qkv[:, :, h + j:], rows)
-        scores = q @ k.transpose(-1, -2)
-        scores.view(n, j, h // j, t, -1).mul_(scale).add_(bias[:, :, None])
-        probs = scores.softmax(-1)
-        ctx.save_for_backward(q, k, v, probs, angle, rows)
-        ctx.sizes, ctx.scale, ctx.b = (n, t, h, j), scale, 0 if shared_k is None else len(shared_k)
-        own = k.shape[2] - t
-        return (probs @ v).view(n, h, t, -1).transpose(1, 2).reshape(n, t, -1), k[:, :, own:], v[:, :, own:]
+        q, k, v = (x.transpose(1, 2).contiguous() for x in (qk[:, :, :h], qk[:, :, h:], qkv[:, :, h + j:]))
+        mixed, probs = grouped_attention(q := q.view(n, j, h // j * t, -1), k, v, bias, scale)
+        ctx.save_for_backward(q, k, v, probs, angle)
+        ctx.sizes, ctx.scale = (n, t, h, j), scale
+        return mixed.view(n, h, t, -1).transpose(1, 2).reshape(n, t, -1), k, v
     @staticmethod
     def backward(ctx, grad, in_k, in_v):
-        (q, k, v, probs, angle, rows), (n, t, h, j) = ctx.saved_tensors, ctx.sizes
-        grad = grad.view(n, t, h, -1).transpose(1, 2).reshape(n, j, h // j * t, -1)
-        scores = torch._softmax_backward_data(grad @ v.transpose(-1, -2), probs, -1, probs.dtype).mul_(ctx.scale)
-        each = [scores.transpose(-1, -2) @ q, probs.transpose(-1, -2) @ grad]
-        own = k.shape[2] - t
-        shared = [g.new_zeros(ctx.b, *g.shape[1:2], own, g.shape[3]).index_add_(0, rows, g[:, :, :own]) if own else None for g in each]
-        each = [g[:, :, own:] if more is None else g[:, :, own:] + more for g, more in zip(each, (in_k, in_v))]
-        out = grad.new_empty(n, t, h + 2 * j, k.shape[3])
-        for part, g in zip(out.split([h, j, j], 2), ((scores @ k).view(n, h, t, -1), *each)): part.copy_(g.transpose(1, 2))
+        (*saved, angle), (n, t, h, j) = ctx.saved_tensors, ctx.sizes
+        in_q, *rest = grouped_attention_backward(grad.view(n, t, h, -1).transpose(1, 2).reshape(saved[0].shape), saved, ctx.scale)
+        out = torch.cat([in_q.view(n, h, t, -1), rest[0].add_(in_k), rest[1].add_(in_v)], 1).transpose(1, 2).contiguous()
         torch.view_as_complex(out[:, :, :h + j].unflatten(-1, (-1, 2))).mul_(angle.conj())
-        return out.view(n, t, -1), *shared, None, None, None, None, None
+        return out.view(n, t, -1), None, None, None, None
 
-# %% ../../nbs/core/10_fused.ipynb #94da18f1
-def mix(qkv: Float[Tensor, "n t w"], shared, rows, *, angle, bias: Float[Tensor, "n 1 t s"], heads: tuple[int, int], scale: float):
-    "`Mix` of rotated queries and keys; `shared`: keys and values of the prompts or None, `rows`: the prompt of each row, `heads`: numbers of query and key heads."
-    return Mix.apply(qkv.float(), *(shared or (None, None)), rows, angle, bias, heads, scale)
+# %% ../../nbs/core/10_fused.ipynb #e172a41d
+class TreeMix(torch.autograd.Function):
+    "From queries, keys and values of the nodes of a tree `(m, all heads * d)` to their mixed values `(m, heads * d)`, given those of the prompts `(b, key heads, p, d)` and `blocks` of rows."
+    @staticmethod
+    def forward(ctx, qkv, *rest):
+        past_k, past_v, angle, blocks, heads, scale = rest
+        (h, j), d, saved = heads, past_k.shape[-1], []
+        flat = qkv.clone().view(len(qkv), -1, d)
+        torch.view_as_complex(flat[:, :h + j].unflatten(-1, (-1, 2))).mul_(angle)
+        flat, out = flat.view(-1, d), flat.new_empty(len(qkv), h * d)
+        for b in blocks:
+            q = flat.index_select(0, b.q).view(len(b.prompt), j, -1, d)
+            k, v = (torch.cat([past[b.prompt], flat.index_select(0, at).view(len(b.prompt), j, -1, d)], 2) for past, at in ((past_k, b.k), (past_v, b.v)))
+            mixed, probs = grouped_attention(q, k, v, b.bias, scale)
+            torch.index_select(mixed.view(-1, d), 0, b.out, out=out[b.nodes].view(-1, d))
+            saved += [q, k, v, probs]
+        ctx.save_for_backward(angle, past_k, past_v, *saved)
+        ctx.blocks, ctx.heads, ctx.scale = blocks, heads, scale
+        return out
+    @staticmethod
+    def backward(ctx, grad):
+        (angle, past_k, past_v, *kept), (h, j) = ctx.saved_tensors, ctx.heads
+        past, d = (torch.zeros_like(past_k), torch.zeros_like(past_v)), past_k.shape[-1]
+        out, common = grad.new_empty(len(grad), h + 2 * j, d), []
+        for b, *saved in zip(ctx.blocks, *(kept[i::4] for i in range(4))):
+            back = torch.zeros_like(saved[0]).view(-1, d).index_copy_(0, b.out, grad[b.nodes].view(-1, d)).view_as(saved[0])
+            q, *kv = grouped_attention_backward(back, saved, ctx.scale)
+            for total, g in zip(past, kv): total.index_add_(0, b.prompt, g[:, :, :total.shape[2]])
+            here = lambda at: torch.cat([g.view(-1, d).index_select(0, at).view(-1, j, d) for g in kv], 1)
+            out[b.nodes, :h], out[b.nodes, h:] = q.view(-1, d).index_select(0, b.out).view(-1, h, d), here(b.own)
+            common.append((b.again, here(b.more)))
+        for nodes, more in common: out[:, h:].index_add_(0, nodes, more)
+        torch.view_as_complex(out[:, :h + j].unflatten(-1, (-1, 2))).mul_(angle.conj())
+        return out.view(len(grad), -1), *past, None, None, None, None
 
 # %% ../../nbs/core/10_fused.ipynb #f5df8cf7
 @functools.cache

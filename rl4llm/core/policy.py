@@ -174,14 +174,18 @@ def _call(model, inputs: dict) -> dict:
     known = inspect.signature(model.forward).parameters
     return {k: v for k, v in inputs.items() if k in known}
 
-# %% ../../nbs/core/06_policy.ipynb #a3911732
+# %% ../../nbs/core/06_policy.ipynb #d1cdff91
 def _pieces(policy, rollouts):
-    "Yield (row numbers, hidden states before their tokens, the head's weight and bias); hidden states are None if the architecture does not let us have them."
+    "Yield (rows and columns of masked tokens, hidden states, tokens that they predict, which of these each masked token is (None: one after the other), the head's weight and bias); hidden states are None if the architecture does not let us have them."
     r, model = rollouts, policy.model
     if policy.fast and fast_llama.is_fast(model, r.prompt_ids.shape[1] + r.tokens.shape[1]):
         w = fast_llama.fast_weights(model, policy.bf16)
-        yield from ((rows, hidden, w.head, None) for rows, hidden in fast_llama.response_buckets(w, (r.prompt_ids, r.prompt_mask), r.tokens, r.mask, r.prompt))
-    else: yield torch.arange(len(r), device=r.tokens.device), *_response_hidden(policy, r)
+        for rows, ids, hidden, tokens in fast_llama.response_states(w, (r.prompt_ids, r.prompt_mask), r.tokens, r.mask, r.prompt):
+            i, j = r.mask[rows].nonzero(as_tuple=True)
+            yield (rows[i], j), hidden, tokens, ids[i, j], w.head, None
+    else:
+        at, (hidden, weight, bias) = r.mask.nonzero(as_tuple=True), _response_hidden(policy, r)
+        yield at, None if hidden is None else hidden[at], r.tokens[at], None, weight, bias
 
 # %% ../../nbs/core/06_policy.ipynb #8a484e88
 def put_back(values: Float[Tensor, "m ..."], places: list, shape) -> Float[Tensor, "n t ..."]:
@@ -195,18 +199,16 @@ def _whole_logits(policy, rollouts) -> Float[Tensor, "m v"]:
     start = rollouts.prompt_ids.shape[1]
     return policy.model(**_call(policy.model, _full(policy, rollouts))).logits[:, start - 1:-1][rollouts.mask]
 
-# %% ../../nbs/core/06_policy.ipynb #9b141b7b
+# %% ../../nbs/core/06_policy.ipynb #94368b61
 def statistics(policy, rollouts, names=('logp', 'entropy'), *, watched=(), temperature: float | None = None, budget: int = 2**24) -> dict[str, Float[Tensor, "n t"]]:
     "Teacher-forced token statistics of each response token by name, at the rollouts' temperature; 0 outside `mask`. `names` are differentiable, `watched` are not. Raises KeyError for an unknown name."
     for name in (*names, *watched):
         if name not in STATISTICS: raise KeyError(f"no token statistic is called {name!r}; there are {', '.join(STATISTICS)}.")
     r, how, found, places = rollouts, dict(temperature=temperature or rollouts.temperature, names=tuple(names), watched=tuple(watched), fused=policy.fast), [], []
-    for rows, hidden, weight, bias in _pieces(policy, r):
-        mask = r.mask[rows] if hidden is None else r.mask[rows, :hidden.shape[1]]
-        i, j = mask.nonzero(as_tuple=True)
-        tokens = r.tokens[rows[i], j]
-        found.append(_stats(_whole_logits(policy, r), None, None, tokens, **how) if hidden is None else token_stats(hidden[i, j], weight, tokens, bias=bias, budget=budget, **how))
-        places.append((rows[i], j))
+    for at, hidden, tokens, which, weight, bias in _pieces(policy, r):
+        seen = _stats(_whole_logits(policy, r), None, None, tokens, **how) if hidden is None else token_stats(hidden, weight, tokens, bias=bias, budget=budget, **how)
+        found.append(seen if which is None else tuple(x[which] for x in seen))
+        places.append(at)
     return {name: put_back(torch.cat(parts), places, r.mask.shape) for name, parts in zip((*names, *watched), zip(*found))}
 
 # %% ../../nbs/core/06_policy.ipynb #ed2c211d
@@ -215,11 +217,10 @@ def logprobs(policy, rollouts, *, entropy: bool = True, **how) -> tuple[Float[Te
     stats = statistics(policy, rollouts, ('logp', 'entropy') if entropy else ('logp',), **how)
     return stats['logp'], stats.get('entropy', torch.zeros_like(stats['logp']))
 
-# %% ../../nbs/core/06_policy.ipynb #e3d0829c
+# %% ../../nbs/core/06_policy.ipynb #21e86a68
 def hidden_of(policy, rollouts) -> Float[Tensor, "n t d"]:
     "Final hidden states (after the last norm) that predict each response token, 0 outside `mask`. Raises ValueError for an architecture that does not show them."
-    parts = [(rows, hidden) for rows, hidden, _, _ in _pieces(policy, rollouts)]
+    parts = [(at, hidden if which is None or hidden is None else hidden[which]) for at, hidden, _, which, *_ in _pieces(policy, rollouts)]
     if parts[0][1] is None: raise ValueError(f"{policy.name} ({policy.model.config.model_type}) does not give hidden states that its head maps to logits: use a model of the Llama family.")
-    places = [(rows[i], j) for (rows, hidden) in parts for i, j in [rollouts.mask[rows, :hidden.shape[1]].nonzero(as_tuple=True)]]
-    values = [hidden[rollouts.mask[rows, :hidden.shape[1]]] for rows, hidden in parts]
+    places, values = zip(*parts)
     return put_back(torch.cat(values), places, rollouts.mask.shape)
