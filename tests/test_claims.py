@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from typer.testing import CliRunner
-from rl4llm.atlas.claims import CLAIMS, Part, add_claim, arm_of, claim_named, claim_rows, claim_table, claim_verdict, claims_table, equal_progress, metric_at, part_verdict
+from rl4llm.atlas.claims import CLAIMS, Part, add_claim, arm_of, claim_named, claim_rows, claim_table, claim_verdict, claims_table, equal_progress, metric_at, paired_seeds, part_verdict
 from rl4llm.atlas.catalogue import components_of, coverage, notebook_of, papers, recipes_of, table
 from rl4llm.cli import app
 from rl4llm.core.registry import RECIPES, load_stages
@@ -22,7 +22,7 @@ def test_claim_is_well_formed(claim):
     arms = {f'{g}/{a}' for g in study.regimes for a in study.arms} | {'base'}
     assert set(study.arms) <= set(RECIPES) and len(study.seeds) >= 5 and claim.differs
     for p in claim.parts:
-        assert {p.arm, p.minus} <= arms and p.arm != 'base' and p.predicted in ('higher', 'lower', 'not lower')
+        assert p.arm in arms - {'base'} and p.minus in (arms if p.metric.startswith('pass@') else arms - {'base'} | {'start'}) and p.predicted in ('higher', 'lower', 'not lower', 'not higher')
         assert p.level is None or p.level in dict(study.tests)
 
 
@@ -41,7 +41,9 @@ def test_verdict_is_one_of_the_words_and_no_result_is_stale(claim):
     ('higher', dict(difference=.1, low=.05, high=.2, p_holm=.001, seeds=5), 'holds'), ('lower', dict(difference=.1, low=.05, high=.2, p_holm=.001, seeds=5), 'fails'),
     ('higher', dict(difference=.1, low=-.05, high=.2, p_holm=.2, seeds=5), 'not shown'), ('higher', dict(difference=.1, low=.05, high=.2, p_holm=.001, seeds=4), 'no verdict yet'),
     ('not lower', dict(difference=-.01, low=-.04, high=.02, p_holm=.6, seeds=5), 'holds'), ('not lower', dict(difference=-.2, low=-.3, high=-.1, p_holm=.001, seeds=5), 'fails'),
-    ('not lower', dict(difference=-.05, low=-.2, high=.1, p_holm=.6, seeds=5), 'not shown')])
+    ('not lower', dict(difference=-.05, low=-.2, high=.1, p_holm=.6, seeds=5), 'not shown'),
+    ('not higher', dict(difference=-.2, low=-.3, high=-.1, p_holm=.001, seeds=5), 'holds'), ('not higher', dict(difference=.2, low=.1, high=.3, p_holm=.001, seeds=5), 'fails'),
+    ('not higher', dict(difference=.05, low=-.1, high=.2, p_holm=.6, seeds=5), 'not shown')])
 def test_rule(predicted, row, want): assert part_verdict(Part(arm='a/b', minus='base', metric='pass@1', predicted=predicted), row) == want
 
 
@@ -55,6 +57,15 @@ def test_equal_progress_is_reached_by_every_arm():
     runs = [r for r in study_runs(load_study('negative_reinforcement'), 'on-policy')]
     level = equal_progress(runs)
     assert all(np.isfinite(metric_at(r, 'entropy', level)) for r in runs) and 0 < level < 1
+
+
+def test_against_the_start_of_the_same_run():
+    "Entropy of the last ten steps less that of the first three, seed by seed; a run that is a straight line gives its slope."
+    from types import SimpleNamespace
+    import pandas as pd
+    runs = [SimpleNamespace(config=dict(regime='r'), method='a', seed=s, metrics=pd.DataFrame(dict(entropy=np.arange(50.) * slope, reward=0.))) for s, slope in enumerate((1, 2, 3))]
+    row = paired_seeds(Part(arm='r/a', minus='start', metric='entropy', predicted='higher'), runs)
+    assert row['seeds'] == 3 and np.isclose(row['difference'], 2 * (44.5 - 1)) and row['low'] < row['difference'] < row['high']
 
 
 def test_a_study_that_was_never_run_waits(monkeypatch, tmp_path):

@@ -6,7 +6,7 @@ from rl4llm.analysis.traces import keep_statistics, load_rollouts, replay, save_
 from rl4llm.core.registry import recipe, use
 from rl4llm.core.rollouts import make_rollouts
 from rl4llm.training.signals import scored
-from rl4llm.widgets import (Dashboard, Panel, advantage_playground, advantage_table, batch_calculator, batch_pass_at_k, batch_table, batch_warnings, bundle, dashboard_html, has_frontend,
+from rl4llm.widgets import (atlas_explorer, Dashboard, Panel, advantage_playground, advantage_table, batch_calculator, batch_pass_at_k, batch_table, batch_warnings, bundle, dashboard_html, has_frontend,
                             group_html, microscope, pass_at_k_explorer, pass_at_k_table, recipe_differ, recipe_rows, slider, token_words, train_live)
 
 
@@ -109,7 +109,7 @@ def test_replay_says_what_is_missing(trace):
 
 # -- panels
 
-PANELS = [(pass_at_k_explorer, 'k', 64), (advantage_playground, 'r2', 1.0), (recipe_differ, 'b', 'rloo'), (batch_calculator, 'group', 64)]
+PANELS = [(pass_at_k_explorer, 'k', 64), (advantage_playground, 'r2', 1.0), (recipe_differ, 'b', 'rloo'), (batch_calculator, 'group', 64), (atlas_explorer, 'family', 'curricula')]
 
 
 @pytest.mark.parametrize('make, knob, value', PANELS, ids=[p[0].__name__ for p in PANELS])

@@ -10,10 +10,11 @@ from pathlib import Path
 # %% ../../nbs/atlas/01_papers.ipynb #1060c764
 import pandas as pd
 
-# %% ../../nbs/atlas/01_papers.ipynb #fee24c78
+# %% ../../nbs/atlas/01_papers.ipynb #6c2a297e
 from .claims import CLAIMS, claim_verdict
 from ..core.policy import ASSETS
 from ..core.registry import RECIPES, STAGES, load_stages
+from ..training.tryouts import gain, stored_tryouts
 
 # %% ../../nbs/atlas/01_papers.ipynb #7f3ff450
 @functools.cache
@@ -66,13 +67,13 @@ def status_of(row, components, recipes) -> str:
     if components or recipes: return 'built'
     return {'context': 'no code: background', 'outside': 'no code: outside language models'}.get(row.scope, 'not built yet')
 
-# %% ../../nbs/atlas/01_papers.ipynb #d5364bae
+# %% ../../nbs/atlas/01_papers.ipynb #1ee752b6
 def table(family: str | None = None, status: str | None = None) -> pd.DataFrame:
-    "The atlas as a data frame by paper number: title, family, scope, component, code, recipe, notebook, claim, verdict, status; of one family or status if named."
-    rows = []
+    "The atlas as a data frame by paper number: title, family, scope, component, code, recipe, notebook, what short training runs of the recipes showed, claim, verdict, status; of one family or status if named."
+    rows, tried = [], {name: gain(record)['result'] for name, record in stored_tryouts().items()}
     for row in papers().itertuples():
         code, recipes, claims = components_of(row.Index), recipes_of(row.Index), [c for c in CLAIMS.values() if c.paper == row.Index]
-        rows.append(dict(seed=row.Index, title=row.title, family=row.family, scope=row.scope, component=row.component, code=', '.join(code), recipe=', '.join(recipes), notebook=', '.join(home_of(row.Index)),
+        rows.append(dict(seed=row.Index, title=row.title, family=row.family, scope=row.scope, component=row.component, code=', '.join(code), recipe=', '.join(recipes), tried=', '.join(dict.fromkeys(tried.get(r, 'not tried') for r in recipes)), notebook=', '.join(home_of(row.Index)),
                          claim=', '.join(c.name for c in claims), verdict=', '.join(claim_verdict(c) for c in claims), status=status_of(row, code, recipes)))
     made = pd.DataFrame(rows).set_index('seed')
     for key, value in (('family', family), ('status', status)):

@@ -4,8 +4,8 @@
 __all__ = ['CLAIMS', 'Part', 'Claim', 'add_claim', 'claim_named', 'arm_of', 'equal_progress', 'metric_at', 'paired_seeds',
            'measured_part', 'part_verdict', 'claim_table', 'claim_verdict', 'claim_rows', 'claim_html', 'claims_table']
 
-# %% ../../nbs/atlas/00_claims.ipynb #0fc8f116
-import html
+# %% ../../nbs/atlas/00_claims.ipynb #051b59ab
+import functools, html
 from dataclasses import dataclass
 
 # %% ../../nbs/atlas/00_claims.ipynb #f391ab6e
@@ -17,16 +17,17 @@ from scipy import stats
 from ..training.comparison import SEEDS_FOR_VERDICT, compare, holm, reached_step
 from ..training.study import STUDIES, add_study, load_study, stale_runs, study_file, study_runs
 
-# %% ../../nbs/atlas/00_claims.ipynb #689c99fa
+# %% ../../nbs/atlas/00_claims.ipynb #af20e42a
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    "One predicted difference: `metric` of `arm` less that of `minus` is 'higher', 'lower' or 'not lower' than zero. Arms are 'regime/recipe', or 'base'; `metric` is 'pass@k' or a training metric at the end."
+    "One predicted difference: `metric` of `arm` less that of `minus` is 'higher', 'lower', 'not lower' or 'not higher' than zero. Arms are 'regime/recipe'; `minus` may be 'base' for pass@k, or 'start' (the first steps of the same run) for a training metric; `metric` is 'pass@k' or a training metric at the end."
     arm: str
     minus: str
     metric: str
     predicted: str
     level: str | None = 'hard'
-    margin: float = 0.05              # 'not lower': the interval stays above minus this much
+    margin: float = 0.05              # 'not lower' ('not higher'): the interval stays above minus (below) this much
+    same_reward: bool = True          # False: one arm is paid for something else, so that there is no equal training reward
 
 # %% ../../nbs/atlas/00_claims.ipynb #1974f98c
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +79,11 @@ def metric_at(run, metric: str, at_reward: float | None = None) -> float:
     end = len(run.metrics) if at_reward is None else reached_step(run.metrics, at_reward, metric='reward')
     return float('nan') if end is None else float(run.metrics[metric].iloc[max(0, end - 10):end].mean())
 
-# %% ../../nbs/atlas/00_claims.ipynb #52b6f28c
+# %% ../../nbs/atlas/00_claims.ipynb #413b5ad5
 def paired_seeds(part, runs, at_reward=None) -> dict:
-    "Difference of a training metric between two arms, paired by seed, with its t interval."
+    "Difference of a training metric between two arms, or between the end of one and its first three steps, paired by seed, with its t interval."
     value = {(arm_of(r), r.seed): metric_at(r, part.metric, at_reward) for r in runs if arm_of(r) in (part.arm, part.minus)}
+    value |= {('start', r.seed): float(r.metrics[part.metric].iloc[:3].mean()) for r in runs if part.minus == 'start' and arm_of(r) == part.arm}
     seeds = sorted({s for a, s in value if a == part.arm} & {s for a, s in value if a == part.minus})
     gaps = np.array([value[part.arm, s] - value[part.minus, s] for s in seeds])
     gaps = gaps[np.isfinite(gaps)]
@@ -102,15 +104,17 @@ def measured_part(part, stored: dict, at_reward: float | None = None) -> dict:
     seeds = min(len(made.counts[a][0]) for a in (part.arm, part.minus) if a != 'base')
     return dict(difference=e.mean[0], low=e.low[0], high=e.high[0], p=e.p[0], seeds=seeds)
 
-# %% ../../nbs/atlas/00_claims.ipynb #b5491828
+# %% ../../nbs/atlas/00_claims.ipynb #16370b8f
 def part_verdict(part, row: dict, alpha: float = 0.05) -> str:
     "'holds', 'fails', 'not shown' or 'no verdict yet' for a measured part with its corrected p-value `p_holm`."
     if row['seeds'] < SEEDS_FOR_VERDICT: return 'no verdict yet'
-    if part.predicted == 'not lower': return 'holds' if row['low'] > -part.margin else 'fails' if row['p_holm'] < alpha and row['difference'] < 0 else 'not shown'
+    if part.predicted.startswith('not '):
+        worst = row['low'] if part.predicted == 'not lower' else -row['high']
+        return 'holds' if worst > -part.margin else 'fails' if row['p_holm'] < alpha and worst < 0 else 'not shown'
     sign = {'higher': 1, 'lower': -1}[part.predicted]
     return 'not shown' if not row['p_holm'] < alpha else 'holds' if sign * row['difference'] > 0 else 'fails'
 
-# %% ../../nbs/atlas/00_claims.ipynb #352a1a56
+# %% ../../nbs/atlas/00_claims.ipynb #c32eb5cc
 def claim_table(claim) -> pd.DataFrame:
     "One row for each part: difference with interval after equal rollouts, corrected p-value, verdict, and the difference where training reward is equal. Raises FileNotFoundError if the study has no stored runs."
     if claim.waits: return pd.DataFrame(columns=['arm', 'minus', 'metric', 'predicted', 'difference', 'low', 'high', 'p', 'seeds', 'p_holm', 'verdict'])
@@ -118,26 +122,32 @@ def claim_table(claim) -> pd.DataFrame:
     rows = [dict(arm=p.arm, minus=p.minus, metric=p.metric, level=p.level or 'all', predicted=p.predicted, **measured_part(p, stored)) for p in claim.parts]
     for row, p in zip(rows, holm([r['p'] for r in rows])): row['p_holm'] = p
     for part, row in zip(claim.parts, rows):
-        equal = measured_part(part, stored, equal_progress([r for r in study_runs(stored) if arm_of(r) in (part.arm, part.minus)]))
+        equal = measured_part(part, stored, equal_progress([r for r in study_runs(stored) if arm_of(r) in (part.arm, part.minus)])) if part.same_reward else dict.fromkeys(('difference', 'low', 'high'), float('nan'))
         row |= dict(verdict=part_verdict(part, row), at_equal_reward=equal['difference'], equal_low=equal['low'], equal_high=equal['high'])
     return pd.DataFrame(rows)
 
-# %% ../../nbs/atlas/00_claims.ipynb #c762fa46
+# %% ../../nbs/atlas/00_claims.ipynb #14953c80
+@functools.lru_cache
+def _verdicts(claim, stamp) -> tuple:
+    "Verdicts of a claim's parts, for a file of runs of this date."
+    return tuple(claim_table(claim)['verdict'])
+
+# %% ../../nbs/atlas/00_claims.ipynb #07760111
 def claim_verdict(claim) -> str:
     "'reproduced', 'mixed', 'not reproduced', 'no verdict yet', or 'waits'; 'stale' if the code of its recipes has changed since."
     if claim.waits or not study_file(claim.study).exists(): return 'waits'
     if stale_runs(load_study(claim.study)): return 'stale'
-    verdicts = list(claim_table(claim)['verdict'])
+    verdicts = _verdicts(claim, study_file(claim.study).stat().st_mtime_ns)
     if 'no verdict yet' in verdicts: return 'no verdict yet'
     held = verdicts.count('holds')
     return 'reproduced' if held == len(verdicts) else 'mixed' if held else 'not reproduced'
 
-# %% ../../nbs/atlas/00_claims.ipynb #e9ab6134
+# %% ../../nbs/atlas/00_claims.ipynb #85e939e5
 def _difference(row, head: str = '') -> str:
-    "A difference with its interval, or 'not measured'."
+    "A difference with its interval, or that there is none."
     keys = ('at_equal_reward', 'equal_low', 'equal_high') if head else ('difference', 'low', 'high')
     value, low, high = (row[k] for k in keys)
-    return 'not measured' if not np.isfinite(value) else f"{value:+.3f}" + (f" [{low:+.3f}, {high:+.3f}]" if np.isfinite(low) else '')
+    return ('not comparable' if head else 'not measured') if not np.isfinite(value) else f"{value:+.3f}" + (f" [{low:+.3f}, {high:+.3f}]" if np.isfinite(low) else '')
 
 # %% ../../nbs/atlas/00_claims.ipynb #c7e3ed6b
 def claim_rows(claim) -> pd.DataFrame:
@@ -199,21 +209,28 @@ add_claim(name='broad_plateau', paper=14, statement='More rollouts for each prob
           parts=(Part(arm='4 problems x 64/grpo', minus='16 problems x 16/grpo', metric='pass@1', predicted='higher'), Part(arm='4 problems x 64/grpo', minus='16 problems x 16/grpo', metric='pass@256', predicted='higher')),
           differs=f'{_OURS}; 64 against 16 rollouts with 4 against 16 problems a step; the paper: 512 against 16 after saturation, with larger batches');
 
-# %% ../../nbs/atlas/00_claims.ipynb #9c0220c7
+# %% ../../nbs/atlas/00_claims.ipynb #4f372612
 _F = 'four mini-batches/'
-add_claim(name='forking_enough', paper=48, statement='The policy gradient on the 20% of tokens with the highest entropy does not do worse than on all; on the other 80% it does.', study='forking_tokens',
-          parts=(Part(arm=_F + 'forking_tokens', minus=_F + 'grpo_clip_higher', metric='pass@1', predicted='not lower'), Part(arm=_F + 'forking_tokens_bottom', minus=_F + 'grpo_clip_higher', metric='pass@1', predicted='lower')),
-          differs=f'{_OURS}; the paper: 8B to 32B models, and no gain at 8B')
+add_claim(name='forking_enough', paper=48, statement='The policy gradient on the 20% of tokens with the highest entropy does as well as on all of them, and much better than on the other 80%.', study='forking_tokens',
+          parts=(Part(arm=_F + 'forking_tokens', minus=_F + 'grpo_clip_higher', metric='pass@1', predicted='not lower', margin=0.01), Part(arm=_F + 'forking_tokens', minus=_F + 'forking_tokens_bottom', metric='pass@1', predicted='higher'),
+                 Part(arm=_F + 'forking_tokens', minus=_F + 'forking_tokens_random', metric='pass@1', predicted='higher')),
+          differs=f'{_OURS}; the paper: 8B to 32B models, and no gain at 8B; a random 20% is our control; "as well" means: the interval stays above -0.01')
 add_claim(name='lite_ppo_beats_grpo', paper=15, statement='Group mean, batch deviation and token mean are enough to do better than GRPO.', study='lite_ppo',
           parts=(Part(arm='on-policy/lite_ppo', minus='on-policy/grpo', metric='pass@1', predicted='higher'),), differs=f'{_OURS}; equal lengths, so that token mean and sequence mean differ little')
 add_claim(name='spurious_entropy', paper=175, statement='With random rewards and several clipped updates, entropy falls and accuracy does not rise.', study='spurious',
-          parts=(Part(arm=_F + 'spurious', minus=_F + 'grpo', metric='pass@1', predicted='lower'), Part(arm=_F + 'spurious', minus='base', metric='pass@1', predicted='not lower')), differs=f'{_OURS}; the paper: 7B models, entropy over thousands of steps')
+          parts=(Part(arm=_F + 'spurious', minus='start', metric='entropy', predicted='lower', same_reward=False), Part(arm=_F + 'spurious', minus='base', metric='pass@1', predicted='not higher', margin=0.01, same_reward=False),
+                 Part(arm=_F + 'spurious', minus=_F + 'grpo', metric='pass@1', predicted='lower', same_reward=False)), differs=f'{_OURS}; the paper: 7B models, entropy over thousands of steps; "does not rise" means: the interval stays below +0.01')
 add_claim(name='one_problem', paper=53, statement='Training on a single problem improves held-out problems, and the policy gradient does it, not the entropy bonus alone.', study='one_shot',
-          parts=(Part(arm='on-policy/one_shot', minus='base', metric='pass@1', predicted='higher'), Part(arm='on-policy/one_shot_pg', minus='on-policy/one_shot_entropy', metric='pass@1', predicted='higher')), differs=f'{_OURS}; the paper: 1.5B model, thousands of steps')
+          parts=(Part(arm='on-policy/one_shot', minus='base', metric='pass@1', predicted='higher', same_reward=False), Part(arm='on-policy/one_shot_pg', minus='on-policy/one_shot_entropy', metric='pass@1', predicted='higher', same_reward=False)), differs=f'{_OURS}; the paper: 1.5B model, thousands of steps')
+add_claim(name='entropy_falls', paper=175, statement='Under GRPO entropy falls while accuracy rises; with several updates for each batch it falls slower.', study='negative_reinforcement',
+          parts=(Part(arm='on-policy/grpo', minus='start', metric='entropy', predicted='lower'), Part(arm='on-policy/grpo', minus='start', metric='reward', predicted='higher'), Part(arm=_F + 'grpo', minus='on-policy/grpo', metric='entropy', predicted='higher')),
+          differs=f'{_OURS}; four mini-batches against one, each at its own step size')
 add_claim(name='forward_kl_keeps', paper=24, statement='A forward KL or JS divergence to the start keeps pass@k where a reverse KL does not.', study='mass_covering',
-          parts=(Part(arm=_F + 'grpo_kl', minus='base', metric='pass@256', predicted='lower'), Part(arm=_F + 'dph_forward_kl_half', minus=_F + 'grpo_kl', metric='pass@256', predicted='higher'),
-                 Part(arm=_F + 'dph_js_half', minus=_F + 'grpo_kl', metric='pass@256', predicted='higher')),
+          parts=(Part(arm=_F + 'grpo_kl', minus='base', metric='pass@256', predicted='lower'), Part(arm=_F + 'dph_forward_kl_half', minus=_F + 'grpo_kl', metric='pass@256', predicted='higher', same_reward=False),
+                 Part(arm=_F + 'dph_js_half', minus=_F + 'grpo_kl', metric='pass@256', predicted='higher', same_reward=False)),
           differs=f'{_OURS}; "solved" is half of eight tries, since this base solves hardly anything in all eight; the training reward of the rehearsing arms counts unsolved problems only and is not comparable')
 add_claim(name='reset_prolongs', paper=16, statement='Resetting the reference (and the optimiser) lets training go on where a fixed one stalls.', study='reset_reference',
           parts=(Part(arm='on-policy/grpo_tied_reset', minus='on-policy/grpo_tied', metric='reward', predicted='higher'), Part(arm='on-policy/grpo_tied_reset', minus='on-policy/grpo_tied', metric='pass@1', predicted='higher', level='standard')),
-          differs=f'a model of 0.7 million parameters, Countdown, 200 steps; a penalty of 0.1, chosen after three short trials (0.1, 0.3, 1) because it brings training to a halt within 100 steps, where the paper has thousands of steps and at most 0.001; resets every 50 steps instead of when validation stagnates');
+          differs=f'a model of 0.7 million parameters, Countdown, 200 steps; a penalty of 0.1, chosen after three short trials (0.1, 0.3, 1) because it brings training to a halt within 100 steps, where the paper has thousands of steps and at most 0.001; resets every 50 steps instead of when validation stagnates')
+add_claim(name='cure_keeps_entropy', paper=35, statement='Generating anew at critical tokens keeps entropy from collapsing, and training goes on longer.', waits='its sampler is not built yet')
+add_claim(name='lookahead_diversity', paper=153, statement='Groups from a lookahead tree are more diverse than plain samples and reach the same reward in fewer steps.', waits='its sampler is not built yet');
