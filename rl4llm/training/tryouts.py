@@ -107,7 +107,7 @@ def explain(name: str, why: str) -> None:
     "Say why a recipe is not expected to improve here; written where the recipe is defined or below."
     WHY_NOT[name] = why
 
-# %% ../../nbs/training/10_tryouts.ipynb #89fb260f
+# %% ../../nbs/training/10_tryouts.ipynb #9b19eba0
 for _name, _why in {
     'forking_tokens_bottom': 'a control arm: it trains the tokens that were all but certain',
     'grpo_passk': 'only groups with exactly one right answer have a signal, and nothing is ever punished; of problems solved nearly half the time such groups are rare',
@@ -117,6 +117,7 @@ for _name, _why in {
     'paired': 'two problems for training: as with one, they are learned by heart', 'paired_scale': 'as paired', 'paired_pooled': 'as paired',
     'stale_grpo': 'a control arm: it clips around a policy of several steps ago; the gain is within the noise of these problems',
     'entropy_only': 'as one_shot_entropy, on all problems', 'distributional_control': 'it aims at a posterior with a strong pull to the start, so pass@1 is to rise little',
+    'dph_forward_kl_half': 'about half of these easy problems count as solved and are rehearsed, not trained; the gain is within the noise of these problems', 'dph_js_half': 'as dph_forward_kl_half',
     'oreal': 'its learned token weights are small while the model is unsure, so 40 steps move it little; the gain is within the noise of these problems',
     'a_lol': 'offline: it learns from a log drawn once, whose surplus over the prompt mean is soon used up; the gain is within the noise of these problems', 'a_lol_ref_free': 'as a_lol', 'a_lol_seq': 'as a_lol', 'a_lol_kl': 'as a_lol',
     'spurious': 'a control arm: the reward is a coin, and following it costs what was known',
