@@ -21,9 +21,9 @@ def test_importing_is_quick_and_loads_no_torch():
 
 
 def test_one_setting_turns_every_fast_path_off():
-    code = "from rl4llm.core.policy import Policy; p = Policy.load('tiny'); print(p.fast, p.bf16)"
-    assert python(code) == 'True False' and python(code, RL4LLM_FAST='no', RL4LLM_BF16='yes') == 'False True'
-    patched = "import rl4llm.core.fast_llama as f, rl4llm.core.fused as g, rl4llm.core.llama as l\nfor m in (f, g):\n    for n in m.__all__: setattr(m, n, None)\nl.Decoder = l.prefill = l.hidden_states = None\n"
+    code = "from rl4llm.core.policy import Policy; p = Policy.load('tiny'); print(p.fast, p.bf16, p.graphs)"
+    assert python(code) == 'True False False' and python(code, RL4LLM_FAST='no', RL4LLM_BF16='yes', RL4LLM_GRAPHS='yes') == 'False True True'
+    patched = "import rl4llm.core.fast_llama as f, rl4llm.core.fused as g, rl4llm.core.llama as l, rl4llm.core.static_decoder as s\nfor m in (f, g, s):\n    for n in m.__all__: setattr(m, n, None)\nl.Decoder = l.prefill = l.hidden_states = None\n"
     patched += "f.is_fast = lambda *a: True\nfrom rl4llm.core.policy import Policy\nfrom rl4llm.tasks import task\np = Policy.load('tiny'); r = p.sample(task('countdown').sample(2, seed=0), 2, seed=0); print(float(p.logprobs(r)[0].sum()) < 0)"
     assert python(patched, RL4LLM_FAST='no') == 'True'
 
@@ -94,3 +94,14 @@ def test_rows_without_advantage_are_not_computed_and_that_changes_nothing(three,
 def test_a_regulariser_needs_every_row(three):
     run = train(three['fast'].clone(), task('countdown'), recipe('grpo_kl', prompts=4, group=2), steps=1)
     assert (run.metrics['trained_tokens'] == run.metrics['tokens']).all()
+
+
+@pytest.mark.parametrize('device', ['cpu', pytest.param('cuda', marks=pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU here'))])
+def test_decoding_with_unchanging_shapes_draws_the_same(device):
+    "With rows that end early and are dropped; on a GPU it is a recorded CUDA graph."
+    import warnings
+    items = task('countdown', level='easy').sample(3, seed=1) + task('modular').sample(3, seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        a, b = (Policy.load('tiny', device=device, bf16=False, graphs=graphs).sample(items, 6, seed=3) for graphs in (False, True))
+    assert torch.equal(a.tokens, b.tokens) and (a.logp_behave - b.logp_behave).abs().max() < 1e-4 and a.mask.sum(1).min() < a.mask.sum(1).max()

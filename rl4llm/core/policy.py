@@ -44,25 +44,27 @@ def _load(name: str, **kw):
         shipped = ', '.join(sorted(SHIPPED) + sorted(p.name for p in ASSETS.iterdir() if (p / 'config.json').exists()))
         raise FileNotFoundError(f"no model {name!r}: wanted a shipped name ({shipped}), one made here by `rl4llm pretrain {name}`, a folder with config.json, model.safetensors and a tokenizer, or a reachable hub name ({type(error).__name__}).") from error
 
-# %% ../../nbs/core/06_policy.ipynb #0f547370
+# %% ../../nbs/core/06_policy.ipynb #a0affa88
 @dataclass(eq=False)
 class Policy:
-    "A causal language model with its tokenizer. `style` is 'compact' or 'text'; `fast=False` takes the plain Hugging Face path everywhere; `bf16` takes the matrix products of the fast path in bfloat16."
+    "A causal language model with its tokenizer. `style` is 'compact' or 'text'; `fast=False` takes the plain Hugging Face path everywhere; `bf16` takes the matrix products of the fast path in bfloat16; `graphs` decodes with unchanging shapes, as a CUDA graph on a GPU."
     model: object
     tokenizer: object
     name: str = 'unnamed'
     style: str = 'text'
     fast: bool = True
     bf16: bool = False
+    graphs: bool = False
 
     @classmethod
-    def load(cls, name='tiny', *, device='cpu', dtype=torch.float32, fast=None, bf16=None):
-        "Load by shipped name, folder or hub name; `fast` and `bf16` are as in settings.ini where they are not given. Raises FileNotFoundError saying what is there."
+    def load(cls, name='tiny', *, device='cpu', dtype=torch.float32, fast=None, bf16=None, graphs=None):
+        "Load by shipped name, folder or hub name; `fast`, `bf16` and `graphs` are as in settings.ini where they are not given. Raises FileNotFoundError saying what is there."
         model, tokenizer, using = *_load(str(name), dtype=dtype), settings()
         fast, bf16 = using.fast if fast is None else fast, using.bf16 if bf16 is None else bf16
+        graphs = using.graphs if graphs is None else graphs
         if fast and str(device) == 'cpu': keep_memory()
         style = getattr(model.config, 'rl4llm_style', 'text')
-        return cls(model.to(device).eval(), tokenizer, SHIPPED.get(str(name), Path(str(name)).name), style, fast, bf16)
+        return cls(model.to(device).eval(), tokenizer, SHIPPED.get(str(name), Path(str(name)).name), style, fast, bf16, graphs)
 
     @property
     def device(self): return next(self.model.parameters()).device

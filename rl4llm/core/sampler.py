@@ -12,12 +12,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# %% ../../nbs/core/07_sampler.ipynb #84729e59
+# %% ../../nbs/core/07_sampler.ipynb #caf00450
 from . import fast_llama, llama
 from .numerics import fold, keyed_uniform, logp_of
 from .policy import decode, encode_prompts
 from .registry import stage
 from .rollouts import make_rollouts
+from .static_decoder import StaticDecoder
 
 # %% ../../nbs/core/07_sampler.ipynb #8e90aa35
 def truncate(logits: Float[Tensor, "n v"], *, top_k: int = 0, top_p: float = 1.0) -> Float[Tensor, "n v"]:
@@ -49,12 +50,13 @@ def row_keys(prompt_ids: Int[Tensor, "b p"], prompt_mask: Bool[Tensor, "b p"], g
     prompt, repeat = torch.tensor(keys, dtype=torch.int64).T
     return fold(prompt[:, None], repeat[:, None], torch.arange(group)[None]).flatten().to(prompt_ids.device)
 
-# %% ../../nbs/core/07_sampler.ipynb #b42f9fae
+# %% ../../nbs/core/07_sampler.ipynb #d1f422f6
 @torch.no_grad()
 def draw(policy, prompt_ids, prompt_mask, prompt: Int[Tensor, "n"], u: Float[Tensor, "n t"], **how):
     "Tokens, log-probabilities and mask, each (n, t), by the functional decoder; columns nobody needs are cut off. On a GPU the host looks at the rows only every 16 tokens, so that it need not wait for the device."
-    fast, often = fast_llama.is_fast(policy.model, prompt_ids.shape[1] + u.shape[1]), 1 if u.device.type == 'cpu' else 16
-    decoder = (fast_llama.FastDecoder if fast else llama.Decoder)((fast_llama.fast_weights if fast else llama.weights_of)(policy.model, policy.bf16), prompt_ids, prompt_mask, prompt, room=u.shape[1])
+    fast, often = not policy.graphs and fast_llama.is_fast(policy.model, prompt_ids.shape[1] + u.shape[1]), 1 if u.device.type == 'cpu' else 16
+    make, weights = (fast_llama.FastDecoder, fast_llama.fast_weights) if fast else (StaticDecoder if policy.graphs else llama.Decoder, llama.weights_of)
+    decoder = make(weights(policy.model, policy.bf16), prompt_ids, prompt_mask, prompt, room=u.shape[1])
     rows, live, logits = torch.arange(len(prompt), device=u.device), torch.ones_like(prompt, dtype=torch.bool), decoder.logits
     tokens, logp, mask = torch.full(u.shape, policy.pad, device=u.device), torch.zeros(u.shape, device=u.device), torch.zeros(u.shape, dtype=torch.bool, device=u.device)
     for t in range(u.shape[1]):

@@ -16,7 +16,7 @@ def is_on(text: str) -> bool:
     "Whether a switch in the file is on."
     return text.lower() in ('yes', 'true', 'on', '1')
 
-# %% ../../nbs/core/01_settings_file.ipynb #563b33f0
+# %% ../../nbs/core/01_settings_file.ipynb #7349a387
 SECTION, FILE, PREFIX = 'rl4llm', 'settings.ini', 'RL4LLM_'
 KEYS = {
     'preset':  ('auto', r'auto|cpu|gpu', 'auto, cpu or gpu', str, 'sizes: cpu takes minutes on a laptop, gpu more'),
@@ -27,6 +27,7 @@ KEYS = {
     'dry_run': ('no', SWITCH, 'yes or no', is_on, 'one step of everything'),
     'fast':    ('yes', SWITCH, 'yes or no', is_on, 'the fast paths; no: plain Hugging Face everywhere'),
     'bf16':    ('no', SWITCH, 'yes or no', is_on, 'matrix products in bfloat16, everything else in float32'),
+    'graphs':  ('no', SWITCH, 'yes or no', is_on, 'on a GPU, decoding as a recorded CUDA graph'),
     'model':   ('', r'.*', 'a hub name or a folder, or nothing', str, 'a real model for the notebook that trains one'),
 }
 
@@ -87,7 +88,7 @@ def best_device() -> str:
     import torch
     return 'cuda' if torch.cuda.is_available() else 'cpu'
 
-# %% ../../nbs/core/01_settings_file.ipynb #c6b5d207
+# %% ../../nbs/core/01_settings_file.ipynb #e1785a9b
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     "What a reader sets once for all notebooks and commands; `device` and `preset` are looked up when they are `auto`."
@@ -99,6 +100,7 @@ class Settings:
     dry_run: bool = False
     fast: bool = True
     bf16: bool = False
+    graphs: bool = False
     model: str = ''
     sources: tuple = ()
 
@@ -119,11 +121,11 @@ def check_device(settings) -> str:
     if number < torch.cuda.device_count(): return settings.device_set
     raise ValueError(f"device = {settings.device_set}, but torch sees {torch.cuda.device_count()} GPUs here; set device = auto or cpu.")
 
-# %% ../../nbs/core/01_settings_file.ipynb #1af81cbb
+# %% ../../nbs/core/01_settings_file.ipynb #ed807aec
 def settings_rows(settings) -> list[tuple[str, str, str]]:
     "Rows (key, value, where from) of `settings`, for display."
     values = dict(preset=settings.preset_set, device=settings.device_set, seed=settings.seed, runs=_shown(settings.runs),
-                  threads=settings.threads, **{key: 'yes' if getattr(settings, key) else 'no' for key in ('dry_run', 'fast', 'bf16')}, model=settings.model)
+                  threads=settings.threads, **{key: 'yes' if getattr(settings, key) else 'no' for key in ('dry_run', 'fast', 'bf16', 'graphs')}, model=settings.model)
     return [(key, str(value), dict(settings.sources).get(key, 'default')) for key, value in values.items()]
 
 # %% ../../nbs/core/01_settings_file.ipynb #7dabb0b2
