@@ -12,6 +12,7 @@ from benchmarks.clock import in_turn, ratio_row, timed, wait_for
 from benchmarks.peers import generate, trl_in_turn, updater, whole_logprobs
 from rl4llm import has_fast_bf16
 from rl4llm.advantages import grpo
+from rl4llm.core.fast_llama import distinct_prefixes
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import recipe, use
 from rl4llm.core.sampler import ROOM
@@ -121,12 +122,15 @@ def rates(device) -> dict[str, float]:
 
 
 def floor_rows(s: Setting, rows: list[dict], rate: dict[str, float]) -> list[dict]:
-    "Share of the floor that each of our times reached: matrix FLOPs (prompts shared, nothing padded) at the measured rate, divided by the time."
+    "Share of the floor that each of our times reached: matrix FLOPs (prompts shared, nothing padded) at the measured rate, divided by the time. `distinct`: share of response tokens left if equal beginnings are counted once."
     policy = s.policies[s.default]
-    shape, work = model_shape(policy.model.config), work_of(policy.sample(s.items, s.sizes.group, seed=0))
+    rollouts = policy.sample(s.items, s.sizes.group, seed=0)
+    shape, work = model_shape(policy.model.config), work_of(rollouts)
+    lengths = rollouts.mask.sum(1).cpu()
+    distinct = len(distinct_prefixes(rollouts.tokens.cpu(), lengths, rollouts.prompt.cpu()).token) / int(lengths.sum())
     once, step = forward_flops(shape, work), sum(step_flops(shape, work).values())
     flops = {'GRPOTrainer': step, 'generate': once, 'autograd': step - once}
-    return [dict(what=r['what'], setting=r['setting'], default=r['default'], flops=flops[key], seconds=r['ours'],
+    return [dict(what=r['what'], setting=r['setting'], default=r['default'], flops=flops[key], seconds=r['ours'], distinct=round(distinct, 3),
                  wanted=0.5 if key == 'GRPOTrainer' and s.device == 'cpu' else None, share={name: flops[key] / f / r['ours'] for name, f in rate.items()})
             for r in rows if (key := r['against'].split()[-1]) in flops]
 
