@@ -174,7 +174,7 @@ def roomy(x: Float[Tensor, "s n ..."], filled: int, room: int, rows) -> Float[Te
     torch.index_select(x[:filled], 1, rows, out=out[:filled])
     return out
 
-# %% ../../nbs/core/11_fast_llama.ipynb #61d2c882
+# %% ../../nbs/core/11_fast_llama.ipynb #bfec7e8c
 class FastDecoder:
     "Token-by-token decoding of many rows, without gradient; the same interface as `llama.Decoder`."
     def __init__(self, w, prompt_ids, prompt_mask, prompt, *, room: int):
@@ -187,10 +187,11 @@ class FastDecoder:
         self.same = prompt                # rows with the same number have the same past; None once all differ
 
     def distinct(self, tokens):
-        "One row of each kind that goes on alike, and the kind of each row."
+        "Two functions: from all rows to one of each kind that goes on alike, and back from kinds to rows."
         if self.same is not None: found, self.same = (self.same * len(self.w.head) + tokens).unique(return_inverse=True)
-        if self.same is None or len(found) == len(tokens): self.same = None; return slice(None), slice(None)
-        return torch.full_like(found, len(tokens)).scatter_reduce_(0, self.same, torch.arange(len(tokens)), 'amin'), self.same
+        if self.same is None or len(found) == len(tokens): self.same = None; return (lambda x: x), (lambda x: x)
+        first = torch.full_like(found, len(tokens)).scatter_reduce_(0, self.same, torch.arange(len(tokens)), 'amin')
+        return (lambda x: x.index_select(0, first)), (lambda x: x.index_select(0, self.same))
 
     def mix(self, i: int, qkv, angle):
         (keys, values), (h, j), n, s = self.kv[i], self.w.heads, len(qkv), self.at + 1
@@ -202,17 +203,17 @@ class FastDecoder:
     @torch.no_grad()
     def step(self, tokens: Int[Tensor, "n"]) -> Float[Tensor, "n v"]:
         w, n, heads, width = self.w, len(tokens), self.w.heads[0] + 2 * self.w.heads[1], self.w.norm.shape
-        one, kind = self.distinct(tokens)
-        x, angle = w.embed[tokens[one]], self.angle[self.position]
+        kinds, rows = self.distinct(tokens)
+        x, angle = w.embed[kinds(tokens)], self.angle[self.position]
         for i, l in enumerate(w.layers):
             low = l.qkv[1].dtype
             qkv = F.linear(F.rms_norm(x, width, l.norm1, w.eps).to(low), l.qkv[1]).float()
             if l.bias is not None: qkv += l.bias
-            x = F.linear(self.mix(i, qkv[kind].view(n, heads, -1), angle)[one].to(low), l.out[1]) + x
+            x = F.linear(kinds(self.mix(i, rows(qkv).view(n, heads, -1), angle)).to(low), l.out[1]) + x
             gate, up = F.linear(F.rms_norm(x, width, l.norm2, w.eps).to(low), l.gate_up[1]).chunk(2, -1)
             x = F.linear(F.silu(gate).mul_(up), l.down[1]) + x
         self.at, self.position = self.at + 1, self.position + 1
-        return F.linear(F.rms_norm(x, width, w.norm, w.eps), w.head)[kind]
+        return rows(F.linear(F.rms_norm(x, width, w.norm, w.eps), w.head))
 
     def keep(self, index):
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
