@@ -2,7 +2,8 @@
 
 # %% auto #0
 __all__ = ['CLAIMS', 'Part', 'Claim', 'add_claim', 'claim_named', 'arm_of', 'equal_progress', 'metric_at', 'paired_seeds',
-           'measured_part', 'part_verdict', 'claim_table', 'claim_verdict', 'claim_rows', 'claim_html', 'claims_table']
+           'measured_part', 'token_ratio', 'part_verdict', 'claim_table', 'claim_verdict', 'claim_rows', 'claim_html',
+           'claims_table']
 
 # %% ../../nbs/atlas/00_claims.ipynb #051b59ab
 import functools, html
@@ -104,6 +105,12 @@ def measured_part(part, stored: dict, at_reward: float | None = None) -> dict:
     seeds = min(len(made.counts[a][0]) for a in (part.arm, part.minus) if a != 'base')
     return dict(difference=e.mean[0], low=e.low[0], high=e.high[0], p=e.p[0], seeds=seeds)
 
+# %% ../../nbs/atlas/00_claims.ipynb #0e799670
+def token_ratio(part, runs) -> float:
+    "Tokens that `arm` sampled in training, for each that `minus` sampled, summed over seeds; nan where there is nothing to compare with."
+    totals = {arm: sum(float(r.metrics['tokens'].sum()) for r in runs if arm_of(r) == arm) for arm in (part.arm, part.minus)}
+    return totals[part.arm] / totals[part.minus] if totals[part.minus] else float('nan')
+
 # %% ../../nbs/atlas/00_claims.ipynb #16370b8f
 def part_verdict(part, row: dict, alpha: float = 0.05) -> str:
     "'holds', 'fails', 'not shown' or 'no verdict yet' for a measured part with its corrected p-value `p_holm`."
@@ -114,7 +121,7 @@ def part_verdict(part, row: dict, alpha: float = 0.05) -> str:
     sign = {'higher': 1, 'lower': -1}[part.predicted]
     return 'not shown' if not row['p_holm'] < alpha else 'holds' if sign * row['difference'] > 0 else 'fails'
 
-# %% ../../nbs/atlas/00_claims.ipynb #c32eb5cc
+# %% ../../nbs/atlas/00_claims.ipynb #668cb15e
 def claim_table(claim) -> pd.DataFrame:
     "One row for each part: difference with interval after equal rollouts, corrected p-value, verdict, and the difference where training reward is equal. Raises FileNotFoundError if the study has no stored runs."
     if claim.waits: return pd.DataFrame(columns=['arm', 'minus', 'metric', 'predicted', 'difference', 'low', 'high', 'p', 'seeds', 'p_holm', 'verdict'])
@@ -123,7 +130,7 @@ def claim_table(claim) -> pd.DataFrame:
     for row, p in zip(rows, holm([r['p'] for r in rows])): row['p_holm'] = p
     for part, row in zip(claim.parts, rows):
         equal = measured_part(part, stored, equal_progress([r for r in study_runs(stored) if arm_of(r) in (part.arm, part.minus)])) if part.same_reward else dict.fromkeys(('difference', 'low', 'high'), float('nan'))
-        row |= dict(verdict=part_verdict(part, row), at_equal_reward=equal['difference'], equal_low=equal['low'], equal_high=equal['high'])
+        row |= dict(verdict=part_verdict(part, row), tokens=token_ratio(part, study_runs(stored)), at_equal_reward=equal['difference'], equal_low=equal['low'], equal_high=equal['high'])
     return pd.DataFrame(rows)
 
 # %% ../../nbs/atlas/00_claims.ipynb #14953c80
@@ -149,11 +156,11 @@ def _difference(row, head: str = '') -> str:
     value, low, high = (row[k] for k in keys)
     return ('not comparable' if head else 'not measured') if not np.isfinite(value) else f"{value:+.3f}" + (f" [{low:+.3f}, {high:+.3f}]" if np.isfinite(low) else '')
 
-# %% ../../nbs/atlas/00_claims.ipynb #c7e3ed6b
+# %% ../../nbs/atlas/00_claims.ipynb #6e661382
 def claim_rows(claim) -> pd.DataFrame:
     "The parts of a claim as readable text."
     if claim.waits or not study_file(claim.study).exists(): return pd.DataFrame()
-    rows = [{'difference': f"{r['arm']} - {r['minus']}", 'of': r['metric'], 'problems': r['level'], 'predicted': r['predicted'], 'after equal rollouts': _difference(r), 'p (Holm)': f"{r['p_holm']:.3f}",
+    rows = [{'difference': f"{r['arm']} - {r['minus']}", 'of': r['metric'], 'problems': r['level'], 'predicted': r['predicted'], 'after equal rollouts': _difference(r), 'p (Holm)': f"{r['p_holm']:.3f}", 'tokens': f"x {r['tokens']:.2f}" if np.isfinite(r['tokens']) else '',
              'at equal training reward': _difference(r, 'equal'), 'seeds': r['seeds'], 'part': r['verdict']} for r in claim_table(claim).to_dict('records')]
     return pd.DataFrame(rows)
 
