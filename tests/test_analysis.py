@@ -500,3 +500,167 @@ def test_equal_reward():
 def test_reached_step():
     metrics = pd.DataFrame({'step': [5, 10, 15, 20], 'accuracy': [.1, .9, .1, .9]})
     assert reached_step(metrics, .5, smooth=2) == 10 and reached_step(metrics, .6, smooth=2) is None and reached_step(metrics, .8, smooth=1) == 10
+
+
+# ---- forks ----
+
+def test_entropy_quantiles_ignore_padding():
+    from rl4llm.analysis.forks import entropy_quantiles
+    H, mask = torch.tensor([[0., 1.], [2., float('nan')]]), torch.tensor([[True, True], [True, False]])
+    assert entropy_quantiles(H, mask, at=(0.5,)).tolist() == pytest.approx([3, 1, 1/3, 1])
+    with pytest.raises(ValueError, match='mask is empty'): entropy_quantiles(H, mask & False)
+    with pytest.raises(ValueError, match='entropy'): entropy_quantiles(H[:1], mask)
+
+
+def test_fork_overlap_is_one_for_the_same_order_and_the_share_by_chance():
+    from rl4llm.analysis.forks import fork_overlap
+    a, b = torch.rand(2, 200, 100, generator=torch.Generator().manual_seed(1))
+    full = torch.ones_like(a).bool()
+    assert fork_overlap(a, a.exp(), full) == 1 and fork_overlap(a, -a, full, share=0.5) == 0
+    for share in (0.1, 0.3): assert fork_overlap(a, b, full, share=share) == pytest.approx(share, abs=0.02)
+
+
+def test_entropy_change_adds_up():
+    from rl4llm.analysis.forks import entropy_change
+    a, b = torch.rand(2, 40, 25, generator=torch.Generator().manual_seed(2))
+    mask = a + b > 0.3
+    table = entropy_change(a, b, mask, bins=7)
+    assert table['tokens'].sum() == mask.sum() and table['base'].is_monotonic_increasing and table.index[-1] == 100
+    assert (table['tokens'] * table['change']).sum() / mask.sum().item() == pytest.approx((b - a)[mask].mean().item(), abs=1e-5)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 12), st.floats(0, 4))
+@settings(max_examples=25, deadline=None)
+def test_semantic_entropy_on_the_oracle(seed, kinds, scale):
+    "Exact with all sequences given; merging takes off just the entropy within meanings; repetitions and their order change nothing."
+    from rl4llm.analysis.forks import semantic_entropy
+    from rl4llm.oracle.tabular import TokenTree, exact_entropy, random_logits, sequence_logps
+    tree = TokenTree(vocab=3, length=3, eos=1)
+    logp = sequence_logps(tree, random_logits(tree, seed=seed, scale=scale)).numpy()
+    m = np.random.default_rng(seed).integers(0, kinds, len(logp))
+    p, whole = np.exp(logp), exact_entropy(tree, random_logits(tree, seed=seed, scale=scale)).item()
+    within = sum(p[m == k].sum() * stats.entropy(p[m == k]) for k in set(m))
+    merged = semantic_entropy(m.tolist(), sequences=tree.sequences, logp=logp)
+    assert merged <= whole + 1e-9 and merged == pytest.approx(whole - within, abs=1e-9)
+    again = np.r_[np.arange(len(m))[::-1], 0, 0]
+    assert semantic_entropy(m[again].tolist(), sequences=[tree.sequences[i] for i in again], logp=logp[again]) == pytest.approx(merged, abs=1e-9)
+
+
+def test_semantic_entropy_counts_and_refuses():
+    from rl4llm.analysis.forks import semantic_entropy
+    assert semantic_entropy([None, 'a', None, 'a']) == pytest.approx(math.log(2))
+    for bad in (dict(logp=[0.]), dict(logp=[0.], sequences=['x', 'y'])):
+        with pytest.raises(ValueError, match='pass sequences='): semantic_entropy(['a'], **bad)
+
+
+def test_strategic_grams_and_their_entropy():
+    from rl4llm.analysis.forks import gram_table, sg_entropy, strategic_grams
+    texts = ['go on x go on', 'go on y go on', 'then z', 'then x']
+    table = gram_table(texts, sizes=(2,))
+    assert table.loc['go on'].tolist() == [0.5, 2] and table.loc['then z'].tolist() == [0.25, 1]
+    assert 'go on' not in strategic_grams(texts, sizes=(2,), top=1.) and strategic_grams(texts, sizes=(1,), top=0.1) == ['then']
+    assert sg_entropy(texts, ['go on', 'then']) == pytest.approx(stats.entropy([4, 2])) and math.isnan(sg_entropy(texts, ['no', 'such gram']))
+    with pytest.raises(ValueError, match='part of the grams'): strategic_grams(texts, top=0)
+
+
+def test_levels_of_entropy_and_heat_at_forks():
+    "Merging never adds entropy, and heat that is the same everywhere is the ordinary sampler's."
+    from rl4llm.analysis.forks import entropy_levels, fork_temperature, last_number, sample_by_state
+    from rl4llm.core.policy import Policy
+    from rl4llm.tasks import task
+    policy = Policy.load('tiny')
+    items = task('countdown', level='easy').sample(3, seed=0)
+    r = policy.sample(items, 12, seed=4, temperature=1.3)
+    levels = entropy_levels(r, policy.statistics(r, ('entropy',))['entropy'].detach())
+    assert list(levels.index) == [i.key for i in items] and (levels['text'] >= levels[['meaning', 'answer']].max(axis=1) - 1e-12).all()
+    for tau in (0., 0.5): assert sum(sample_by_state(policy, items, 12, seed=4, temperature=fork_temperature(tau, forks=1.3, elsewhere=1.3)), []) == list(r.texts)
+    assert last_number('7 - 3 = 4 ;') == '4' and last_number('none') is None
+
+
+# ---- dissection and consistency ----
+
+COUNTDOWN = ('countdown', ((2, 3, 7), 13, 99, '+-*'))
+
+
+def problem(task, data):
+    from rl4llm.tasks.protocol import Item
+    return Item(task, data)
+
+
+@pytest.mark.parametrize('counts, n, rate', [([[2, 1], [2], [2, 2, 0]], 2, [.5, 1, 0]), ([[1, 1], [1, 0, 1]], 1, [1, 0])])
+def test_sub_problem_rate(counts, n, rate):
+    from rl4llm.analysis.dissection import sub_problem_rate
+    assert sub_problem_rate(counts, n).tolist() == rate
+    for bad in ([[]], [[3]], [[-1]]):
+        with pytest.raises(ValueError, match='problem 0 has counts'): sub_problem_rate(bad, 2)
+
+
+def test_effects_are_paired_and_stratified():
+    from rl4llm.analysis.dissection import axis_table, effect_bands
+    rng, levels = np.random.default_rng(0), np.repeat(['easy', 'hard'], [10, 30])
+    alone = rng.random(40)
+    base = pd.DataFrame(dict(level=levels, alone=alone, plan=alone))                                     # ignores the plan
+    trained = pd.DataFrame(dict(level=levels, alone=alone / 2, plan=alone / 2 + .25))                    # gains as much on every problem
+    table = axis_table(base, trained, helps=('plan',), resamples=200)
+    assert (table.loc[('plan', 'base'), ['effect', 'low', 'high']] == 0).all().all()
+    for model in ('trained', 'trained - base'): assert np.allclose(table.loc[('plan', model), ['effect', 'low', 'high']], .25)
+    split = effect_bands(np.where(levels == 'easy', 1., 0.), levels, resamples=200)                      # nothing varies inside a level
+    assert split.loc['all', ['effect', 'low', 'high']].tolist() == [.25] * 3 and split['problems'].tolist() == [10, 30, 40]
+    with pytest.raises(ValueError, match='different problems'): axis_table(base, trained.iloc[::-1])
+    with pytest.raises(ValueError, match='one problem'): effect_bands([1., 2, 3], ['a', 'a', 'b'])
+
+
+def test_sub_answers_are_judged_exactly():
+    from rl4llm.analysis.dissection import gold_starts, on_course
+    from rl4llm.tasks import task_of
+    item = problem(*COUNTDOWN)
+    assert [on_course(item, t) for t in ('2 * 3 = 6', '2 * 3 = 7', '7 - 3 = 4', '', '2 * 3 = 6 ; 6 + 7 = 13', '2 * 3 = 6 ; 7 - 6 = 1')] == [True, False, False, False, True, False]
+    for seed in range(10):
+        starts = gold_starts(item, seed=seed)
+        assert starts[0] == '' and starts[1].endswith(' ;') and on_course(item, starts[1].strip(' ;'))
+        assert task_of(item).demonstrate(item, seed=seed).startswith(starts[1])
+
+
+def test_calculator_mends_and_never_hurts():
+    from rl4llm.analysis.dissection import finish_from, mended, with_calculator
+    item = problem(*COUNTDOWN)
+    assert mended(item, '2 * 3 = 7 ; 7 + 7 = 14') == '2 * 3 = 6' and mended(item, '2 * 3 = 6 ; 6 + 7 = 14') == '2 * 3 = 6 ; 6 + 7 = 13'
+    assert mended(item, '2 - 3 = 1') is mended(item, 'so 2 * 3 = 7') is mended(item, '2 * 3 = 6 ; 6 + 7 = 13') is None
+
+    class Careless:                                              # false first result, then as it should be
+        style = 'compact'
+        def sample(self, prompts, group, **how): return SimpleNamespace(texts=[{True: '2 * 3 = 7 ; 7 + 7 = 14', False: '; 6 + 7 = 12'}[p.endswith(':')] for p in prompts for _ in range(group)])
+    assert finish_from(Careless(), [item], [''], 2, seed=0) == ['2 * 3 = 7 ; 7 + 7 = 14'] * 2
+    assert with_calculator(Careless(), [item], 2, seed=0)[0].startswith('2 * 3 = 6 ; 6 + 7 = 13')
+    with pytest.raises(ValueError, match='2 starts were given for 1'): finish_from(Careless(), [item], ['', ''], seed=0)
+    with pytest.raises(ValueError, match="style 'compact'"): finish_from(SimpleNamespace(style='text'), [item], [''], seed=0)
+
+
+@pytest.mark.parametrize('text, stated, implied, follows', [
+    ('2 * 3 = 6 ; 6 + 7 = 13', 13, 13, True), ('2 + 3 = 5 ; 5 + 7 = 13', 13, 12, False), ('2 * 3 = 7 ; 6 + 7 = 13', 13, 13, True), ('2 - 3 = 1', 1, None, False), ('so', None, None, False), ('', None, None, False)])
+def test_countdown_consistency(text, stated, implied, follows):
+    from rl4llm.analysis.consistency import consistent, implied_answer, stated_answer
+    item = problem(*COUNTDOWN)
+    assert (stated_answer(item, text), implied_answer(item, text), consistent(item, text)) == (stated, implied, follows)
+
+
+@pytest.mark.parametrize('text, follows, right', [
+    ('9 ; 5 <answer> 5 </answer>', True, True), ('8 ; 2 <answer> 2 </answer>', True, False), ('8 ; 5 <answer> 5 </answer>', False, True), ('8 ; 5 <answer> 4 </answer>', False, False),
+    ('<answer> 5 </answer>', False, True), ('9 ; 5', False, False), ('9 ; 5 ; 5 <answer> 5 </answer>', False, True)])
+def test_modular_consistency_is_not_correctness(text, follows, right):
+    from rl4llm.analysis.consistency import consistent, consistency_table
+    item = problem('modular', (11, 5, (('+', 4), ('*', 3))))
+    row = consistency_table([item], [[text]]).iloc[0]
+    assert consistent(item, text) == row['consistent'] == follows and row['correct'] == right
+    with pytest.raises(ValueError, match='not for'): consistent(problem('sat', ()), text)
+
+
+def test_dispersion_weight():
+    from rl4llm.analysis.consistency import dispersion, dispersion_weight
+    one, five = ['7'] * 5 + ['3'] * 5, ['7'] * 5 + list('12345')
+    assert np.allclose(dispersion_weight([.5, .5], [dispersion(one), dispersion(five)]), [(1 / 9) ** .5, (5 / 9) ** .5])
+    assert dispersion(one, options=10) == pytest.approx(math.log(2) / math.log(10)) and dispersion(['a', 'b', None, None]) == pytest.approx(1 / 3)
+    assert dispersion(['a'] * 4) == dispersion([None] * 4) == dispersion([None] * 4, options=3) == 0 and dispersion(list('abc') * 2, options=3) == pytest.approx(1)
+    assert (dispersion_weight([0, 1, .5], [1, 1, 0]) == 0).all() and dispersion_weight(.5, 1) == 1
+    for bad in (lambda: dispersion(['a']), lambda: dispersion(list('abc'), options=2), lambda: dispersion_weight(-.1, 1)):
+        with pytest.raises(ValueError): bad()
