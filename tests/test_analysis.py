@@ -664,3 +664,61 @@ def test_dispersion_weight():
     assert (dispersion_weight([0, 1, .5], [1, 1, 0]) == 0).all() and dispersion_weight(.5, 1) == 1
     for bad in (lambda: dispersion(['a']), lambda: dispersion(list('abc'), options=2), lambda: dispersion_weight(-.1, 1)):
         with pytest.raises(ValueError): bad()
+
+
+# ---- formats ----
+
+from rl4llm.analysis.formats import dominance, format_dominance, format_flow, format_of, format_shares, format_trend, plot_formats, share_entropy
+
+
+def test_first_rule_wins():
+    rules = {'code': '<code>', 'function': lambda text: text.startswith('def '), 'number': r'^\d+$'}
+    assert [format_of(t, rules) for t in ('def f <code>', 'def f', '12', 'the def 12')] == ['code', 'function', 'number', 'other']
+    assert format_of('', {}, default='none') == 'none' and format_of('12', dict(reversed(rules.items()))) == 'number'
+
+
+@given(st.lists(st.tuples(st.sampled_from('ABC'), st.integers(0, 1), st.integers(0, 4)), min_size=1, max_size=40), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_format_shares_add_up(samples, clustered):
+    labels, right, problem = zip(*samples)
+    table = format_shares(labels, right, problem=problem if clustered else None, names='ABCD')
+    assert table['share'].sum() == pytest.approx(1) and table['count'].sum() == len(samples) and table['right'].sum() == sum(right)
+    assert (table['share_low'] <= table['share'] + 1e-9).all() and (table['share_high'] >= table['share'] - 1e-9).all() or clustered
+    assert table.loc['D', 'share'] == 0 and np.isnan(table.loc['D', ['accuracy', 'accuracy_low', 'accuracy_high']].astype(float)).all()
+    assert 0 <= share_entropy(table['share']) <= math.log(4) + 1e-9 and 1 / 4 <= dominance(table['share']) <= 1
+
+
+def test_format_accuracy_has_wilson_interval():
+    "7 of 10, by hand."
+    row = format_shares(['A'] * 10, [1] * 7 + [0] * 3).loc['A']
+    z = stats.norm.ppf(.975)
+    centre, half = (7 + z**2 / 2) / (10 + z**2), z / (10 + z**2) * math.sqrt(2.1 + z**2 / 4)
+    assert (row['accuracy_low'], row['accuracy_high']) == pytest.approx((centre - half, centre + half))
+    assert (centre - half, centre + half) == pytest.approx((.3968, .8922), abs=1e-4)
+
+
+@given(st.lists(st.floats(.01, 1), min_size=2, max_size=6), st.data())
+def test_format_flow_is_the_softmax_derivative(weights, data):
+    a = np.array(data.draw(st.lists(st.floats(0, 1), min_size=len(weights), max_size=len(weights))))
+    s = np.array(weights) / sum(weights)
+    push = s * (a - s @ a)
+    jacobian = np.diag(s) - np.outer(s, s)
+    assert np.allclose(format_flow(s, a), jacobian @ push) and np.allclose(format_flow(s, a, natural=True), jacobian @ a)
+    assert a @ format_flow(s, a) >= -1e-12 and format_flow(s, a, natural=True)[a.argmax()] >= -1e-12 and abs(format_flow(s, a).sum()) < 1e-12
+
+
+def test_format_trend_pools_and_plots():
+    samples = [(t, ['a', 'b', 'x'], [1, 0, 1]) for t in range(4)]
+    trend = format_trend(samples, {'A': 'a', 'B': 'b', 'never': 'q'}, window=2)
+    assert trend['step'].unique().tolist() == [0, 2] and np.allclose(trend.groupby('step')['share'].sum(), 1) and trend['count'].sum() == 12
+    row = format_dominance(trend).loc[2]
+    assert row['dominance'] == pytest.approx(1 / 3) and row['entropy'] == pytest.approx(math.log(3)) and row['accuracy'] == pytest.approx(2 / 3)
+    assert len(plot_formats(trend, few=1).axes) == 2
+
+
+def test_format_refusals():
+    with pytest.raises(ValueError, match='results 0 or 1'): format_shares(['A'], [.5])
+    with pytest.raises(ValueError, match=r"lacks \['B'\]"): format_shares(['A', 'B'], [1, 1], names='A')
+    with pytest.raises(ValueError, match='summing to 1'): dominance([.5, .6])
+    with pytest.raises(ValueError, match='one of each'): format_flow([.5, .5], [1.])
+    with pytest.raises(ValueError, match='no samples'): format_trend([], {})

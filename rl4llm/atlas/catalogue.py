@@ -22,8 +22,8 @@ def papers() -> pd.DataFrame:
     "The papers, one row each by number (`seed`): title, family, scope, component in words."
     return pd.read_csv(ASSETS / 'atlas' / 'papers.csv').set_index('seed')
 
-# %% ../../nbs/atlas/01_papers.ipynb #f7e666ee
-ALSO = {17: ('analysis.passk.pass_at_k',), 47: ('analysis.cross_effects.interference', 'analysis.cross_effects.winner_take_all'), 48: ('analysis.forks.fork_overlap', 'analysis.forks.entropy_change'), 60: ('oracle.tabular.regularised_optimum',), 109: ('analysis.passk.crossing_band', 'analysis.likelihood.likelihood_table'),
+# %% ../../nbs/atlas/01_papers.ipynb #10e60e1f
+ALSO = {17: ('analysis.passk.pass_at_k',), 47: ('analysis.cross_effects.interference', 'analysis.cross_effects.winner_take_all'), 48: ('analysis.forks.fork_overlap', 'analysis.forks.entropy_change'), 50: ('analysis.formats.format_trend', 'analysis.formats.dominance'), 60: ('oracle.tabular.regularised_optimum',), 109: ('analysis.passk.crossing_band', 'analysis.likelihood.likelihood_table'),
         61: ('analysis.calibration.brier_score', 'analysis.calibration.auroc'), 70: ('analysis.forks.sg_entropy',), 112: ('analysis.dissection.axis_table', 'analysis.dissection.sub_problem_rate'),
         118: ('training.records.Run', 'training.comparison.compare'), 124: ('oracle.decisions.exact_effective_horizon',), 155: ('analysis.consistency.rollout_consistency', 'analysis.consistency.dispersion_weight'), 187: ('tasks.sat.Satisfiability', 'tasks.sat.saturn_difficulty'),
         197: ('analysis.boundary.transitions', 'analysis.boundary.accuracy_and_capability'), 215: ('analysis.boundary.support', 'analysis.entropy.answer_entropy')}

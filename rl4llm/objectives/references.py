@@ -101,11 +101,11 @@ def drift(policy, original, rollouts) -> float:
     logp, logp_ref = (p.statistics(rollouts, ('logp',))['logp'] for p in (policy, original))
     return float(masked_mean(kl_estimate(logp, logp_ref), rollouts.mask))
 
-# %% ../../nbs/objectives/09_references.ipynb #da3400b3
+# %% ../../nbs/objectives/09_references.ipynb #579607c4
 add_recipe('prorl', 'grpo_kl', paper=16, summary='resets of the reference, clip-higher, informative groups, a warm sampler', objective=use('ppo_clip', high=0.4), select='drop_uniform_groups',
            reference=reset_reference, temperature=1.2, minibatch=64)
 add_recipe('t1', 'rloo', paper=57, summary='many warm samples, an entropy bonus, a reference that follows', regularisers=(use('kl_penalty', coef=1e-3, estimator='k2'), use('entropy_bonus', coef=1e-3)),
            reference=ema_reference, temperature=1.2, prompts=4, group=64)
 add_recipe('grpo_adaptive_kl', 'grpo_kl', summary='a KL penalty steered to a target', regularisers=(use(adaptive_kl_penalty),))
-add_recipe('grpo_tied', 'grpo_kl', paper=16, summary='a penalty strong enough to bring training to a halt', regularisers=(use(kl_penalty, coef=0.1, estimator='k3'),))
+add_recipe('grpo_tied', 'grpo_kl', paper=16, summary='a penalty strong enough to slow training down', regularisers=(use(kl_penalty, coef=0.1, estimator='k3'),))
 add_recipe('grpo_tied_reset', 'grpo_tied', paper=16, summary='the same penalty, its reference reset every 50 steps', reference=use(reset_reference, every=50));
