@@ -122,6 +122,19 @@ def test_a_moved_knob_draws_anew(make, knob, value):
     assert panel.values[knob] == value and panel.screen.value != before and panel.screen.value == panel.html
 
 
+def test_the_playground_takes_stages_with_memory(monkeypatch):
+    from rl4llm.core import registry
+    monkeypatch.setattr(registry, 'STAGES', dict(registry.STAGES))
+    class remembering:
+        "Rewards less what it remembers."
+        def __init__(self): self.mean = 1.0
+        def __call__(self, rewards, group): return rewards - self.mean
+        def state_dict(self): return {}
+        def load_state_dict(self, state): pass
+    registry.stage('advantage')(remembering)
+    assert advantage_table([1., 0.]).loc['remembering'].tolist() == [0, -1]
+
+
 @pytest.mark.parametrize('make, knob, value', PANELS, ids=[p[0].__name__ for p in PANELS])
 def test_a_plain_page_shows_a_still_form(make, knob, value):
     assert not has_frontend()

@@ -16,11 +16,11 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-# %% ../../nbs/widgets/02_explorers.ipynb #f9acc1ef
+# %% ../../nbs/widgets/02_explorers.ipynb #d93521bc
 from ..atlas import catalogue
 from ..analysis.passk import ks_up_to, pass_at_k
 from ..analysis.plots import figure_html, label_lines, method_look, style
-from ..core.registry import LOOP_FIELDS, STAGE_FIELDS, code_of, recipe as find_recipe, recipes, stages
+from ..core.registry import LOOP_FIELDS, STAGE_FIELDS, code_of, recipe as find_recipe, recipes, stages, use
 from .panels import Panel, choice, ladder, several, slider, switch
 
 # %% ../../nbs/widgets/02_explorers.ipynb #62a83582
@@ -105,7 +105,7 @@ def playable_signals(rewards: Float[torch.Tensor, "n"], *, tokens: int = 8, gree
     n = len(rewards)
     return dict(lengths=torch.full((n,), tokens), mask=torch.ones(n, tokens, dtype=torch.bool), greedy_rewards=torch.full((n,), float(greedy)))
 
-# %% ../../nbs/widgets/02_explorers.ipynb #fd50463f
+# %% ../../nbs/widgets/02_explorers.ipynb #cc445096
 def advantage_table(rewards, *, methods=None, greedy: float = 0.0) -> pd.DataFrame:
     "Advantages of one group with these `rewards`, a row for each registered method that needs rewards and no model (or each of `methods`); those of tokens are averaged."
     r = torch.as_tensor(rewards, dtype=torch.float32)
@@ -113,7 +113,7 @@ def advantage_table(rewards, *, methods=None, greedy: float = 0.0) -> pd.DataFra
     names = [name for name, s in known.items() if set(s.needs) <= set(have)] if methods is None else methods
     rows = {}
     for name in names:
-        adv = known[name].fn(r, torch.zeros(len(r), dtype=torch.long), **{n: have[n] for n in known[name].needs})
+        adv = use(name).make()(r, torch.zeros(len(r), dtype=torch.long), **{n: have[n] for n in known[name].needs})
         rows[name] = (adv if adv.dim() == 1 else adv.mean(1)).tolist()
     return pd.DataFrame(rows, index=range(1, len(r) + 1)).T.rename_axis('method')
 
