@@ -105,13 +105,14 @@ def pretrain_command(name: Annotated[str, typer.Argument(help='tiny-v1, small-v1
         folder = pretrain(spec, out=out or using.runs / 'models' / name, steps=steps, seed=seed, device=using.device, on_step=show)
     typer.echo(f"{name} is in {folder}; use it with --model {folder}")
 
-# %% ../nbs/90_cli.ipynb #2e8f4c98
+# %% ../nbs/90_cli.ipynb #412127ed
 @app.command('study')
 def study_command(name: Annotated[str, typer.Argument(help='A registered study.')] = 'negative_reinforcement', out: Out = None, workers: Annotated[int, typer.Option(help='Jobs side by side, one thread each.')] = 2):
     """Repeat a stored study: tune each arm's step size on the validation split, train all seeds, write the results as JSON. Continues after an interruption."""
     import json
     from rl4llm.core.settings_file import settings
     from rl4llm.training.checkpoints import write_atomic
+    import rl4llm.atlas.claims                  # which registers the studies of the claims
     from rl4llm.training.study import run_study, study_named
     folder = out or settings().runs / 'studies' / name
     results = write_atomic(folder / f'{name}.json', json.dumps(run_study(study_named(name), folder / 'jobs', workers=workers, say=typer.echo)))

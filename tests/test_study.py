@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import rl4llm.atlas.claims
 from rl4llm.core.policy import ASSETS, Policy
 from rl4llm.training.comparison import compare
 from rl4llm.training.records import weights_hash
@@ -88,3 +89,9 @@ def test_demos_run_dry_under_the_gpu_preset(path):
     with patch.dict(os.environ, {'RL4LLM_PRESET': 'gpu', 'RL4LLM_DRY_RUN': '1', 'TQDM_DISABLE': '1'}):
         done = NotebookClient(nbformat.read(TOP / path, 4), timeout=600, resources={'metadata': {'path': str((TOP / path).parent)}}).execute()
     assert sum(bool(c.get('outputs')) for c in done.cells) >= 3
+
+
+def test_the_command_knows_every_study():
+    import subprocess, sys
+    done = subprocess.run([Path(sys.executable).parent / 'rl4llm', 'study', 'nothing'], capture_output=True, text=True)
+    assert done.returncode != 0 and all(name in done.stdout + done.stderr for name in NAMES)
