@@ -42,10 +42,11 @@ def headline(results: dict) -> str:
     r, m = rows[0], results['machine']
     return f"On {m['gpu'] or m['cpu']} (threads: {m['threads']}), {m['date']}: a step takes {r['ours']:.2f} s here and {r['peer']:.2f} s in TRL {m['trl']}, a ratio of {r['ratio']:.2f} ({r['low']:.2f} to {r['high']:.2f}), by default ({r['setting']})."
 
-# %% ../nbs/91_benchmarks.ipynb #8c1aee7d
+# %% ../nbs/91_benchmarks.ipynb #b437c7f5
 def floor_table(results: dict) -> pd.DataFrame:
     "FLOPs and time of our side, and the share of the floor of each number format."
     rows = {(r['what'], _setting(r)): {'10⁹ FLOPs': f"{r['flops'] / 1e9:.1f}", 'seconds': f"{r['seconds']:.3f}", **{f'share of the {name} floor': f'{share:.0%}' for name, share in r['share'].items()},
+                                       'distinct': f"{r['distinct']:.0%}", 'of the float32 floor of these': f"{r['share']['float32'] * r['distinct']:.0%}",
                                        'aim': f"{r['wanted']:.0%} of float32" if r.get('wanted') else ''} for r in results['floor']}
     return pd.DataFrame.from_dict(rows, orient='index').rename_axis(['what', 'our numbers'])
 
