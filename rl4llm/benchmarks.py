@@ -57,7 +57,7 @@ def growth_table(results: dict) -> pd.DataFrame:
                         'last two points': f"{g['upper_exponent']:.2f}", 'exponent of FLOPs': f"{g['flops_exponent']:.2f}"} for g in results['growth']}
     return pd.DataFrame.from_dict(rows, orient='index').rename_axis('axis')
 
-# %% ../nbs/91_benchmarks.ipynb #f015c48e
+# %% ../nbs/91_benchmarks.ipynb #5f05a8c3
 def plot_ratio_bars(ax, rows: list[dict]) -> None:
     "How many times faster or smaller ours is: a bar for the median of the pairs, a line for their range."
     y, ratios = np.arange(len(rows)), np.array([r['ratio'] for r in rows])
@@ -66,7 +66,7 @@ def plot_ratio_bars(ax, rows: list[dict]) -> None:
     ax.axvline(1, color='black', ls='--', lw=1)
     for i, r in enumerate(rows): ax.annotate(f" {r['ratio']:.2f}", (max(r['ratio'], r['high']), i), va='center')
     ax.set_yticks(y, [f"{r['what'].replace(' words', '')}\nagainst {r['against']}, {r['setting']}" for r in rows], fontsize=7)
-    ax.set_xlabel('theirs / ours (dashed: no difference; dark: default setting)', fontsize=8)
+    ax.set_xlabel('theirs / ours (dashed: alike; dark: default)', fontsize=8)
     ax.set(xlim=(0, 1.15 * max(r['high'] for r in rows)))
     ax.invert_yaxis()
 
