@@ -52,7 +52,7 @@ def main():
         import torch
         if not torch.cuda.is_available(): raise SystemExit('--device cuda was given, but torch sees no GPU here; leave it out to measure on the CPU.')
     results = measure(args.device, args.repeat, args.quick)
-    from rl4llm.benchmarks import benchmark_table, floor_table, growth_table, plot_benchmark
+    from rl4llm.app.benchmarks import benchmark_table, floor_table, growth_table, plot_benchmark
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(results, indent=1) + '\n')
     plot_benchmark(results).savefig(args.out.with_suffix('.png'), dpi=120)

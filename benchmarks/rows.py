@@ -12,10 +12,10 @@ from benchmarks.clock import in_turn, ratio_row, timed, wait_for
 from benchmarks.peers import generate, trl_in_turn, updater, whole_logprobs
 from rl4llm import has_fast_bf16
 from rl4llm.advantages import grpo
-from rl4llm.core.fast_llama import distinct_prefixes
+from rl4llm.engine.fast_llama import distinct_prefixes
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import recipe, use
-from rl4llm.core.sampler import ROOM
+from rl4llm.core.sampling import ROOM
 from rl4llm.scaling.cost_model import forward_flops, measure_machine, model_shape, step_flops, work_of
 from rl4llm.tasks import task
 from rl4llm.training.loop import train

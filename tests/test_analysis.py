@@ -14,11 +14,10 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from rl4llm.analysis.entropy import answer_entropy, distinct_solutions, entropy_by_position, entropy_table, entropy_trend, mean_token_entropy
-from rl4llm.analysis.passk import (Band, bootstrap_band, bootstrap_means, crossing_band, crossing_point, ks_up_to, log_miss, pass_at_k, pass_at_k_error,
-                                   pass_at_k_variance, true_pass_at_k, true_pass_at_k_variance)
+from rl4llm.analysis.passk import Band, bootstrap_band, bootstrap_means, crossing_band, crossing_point, ks_up_to, log_miss, pass_at_k, pass_at_k_error, pass_at_k_variance, true_pass_at_k, true_pass_at_k_variance
 from rl4llm.analysis.plots import OKABE_ITO, label_lines, method_look, plot_by_position, plot_difference, plot_entropy, plot_pass_at_k, plot_training, spread, style
 from rl4llm.analysis.voting import avg_at_k, best_of_k, maj_at_k
-from rl4llm.training.comparison import compare, crossed_interval, hierarchical_interval, holm, reached_step
+from rl4llm.studies.comparison import compare, crossed_interval, hierarchical_interval, holm, reached_step
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.clock import in_turn, ratio_row
-from rl4llm.benchmarks import benchmark_table, floor_table, growth_table, headline, load_benchmark, plot_benchmark
+from rl4llm.app.benchmarks import benchmark_table, floor_table, growth_table, headline, load_benchmark, plot_benchmark
 
 TOP = Path(__file__).resolve().parents[1]
 STORED = [p.stem for p in sorted((TOP/'rl4llm'/'assets'/'benchmarks').glob('*.json'))]

@@ -6,9 +6,9 @@ from scipy import stats
 from typer.testing import CliRunner
 from rl4llm.atlas.claims import CLAIMS, Part, add_claim, arm_of, claim_named, claim_rows, claim_table, claim_verdict, claims_table, equal_progress, metric_at, paired_seeds, part_verdict
 from rl4llm.atlas.catalogue import components_of, coverage, notebook_of, papers, recipes_of, table
-from rl4llm.cli import app
+from rl4llm.app.cli import app
 from rl4llm.core.registry import RECIPES, load_stages
-from rl4llm.training.study import STUDIES, load_study, study_file, study_runs
+from rl4llm.studies.study import STUDIES, load_study, study_file, study_runs
 
 load_stages()
 every_claim = pytest.mark.parametrize('claim', [pytest.param(c, id=c.name) for c in CLAIMS.values()])
@@ -101,7 +101,7 @@ def test_atlas_holds_every_paper_once_and_finds_what_is_built():
 def test_a_new_seed_lands_in_the_prediction_interval():
     "The stored on-policy PSR runs predict pass@256 on the harder problems of a seed that was never run."
     from rl4llm.analysis.passk import pass_at_k
-    from rl4llm.training.study import run_job, study_named
+    from rl4llm.studies.study import run_job, study_named
     stored, study = load_study('negative_reinforcement'), study_named('negative_reinforcement')
     reach = lambda e: float(pass_at_k(e.num_samples, e.num_correct, 256).mean())
     known = np.array([reach(r.final) for r in study_runs(stored, 'on-policy', level='hard') if r.method == 'positive'])

@@ -11,7 +11,7 @@ COMMANDS = ('demo', 'train', 'compare', 'pretrain', 'study', 'recipes', 'doctor'
 
 
 def rl4llm(*args, cwd=None, **env):
-    code = 'import sys; from rl4llm.cli import main; sys.exit(main(sys.argv[1:]))'
+    code = 'import sys; from rl4llm.app.cli import main; sys.exit(main(sys.argv[1:]))'
     return subprocess.run([sys.executable, '-c', code, *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=300,
                           env={**os.environ, 'OMP_NUM_THREADS': '1', 'COLUMNS': '160', 'NO_COLOR': '1', 'TERM': 'dumb', **env})
 
@@ -20,14 +20,14 @@ def test_help_lists_every_command_and_each_explains_itself():
     out = rl4llm('--help').stdout
     assert all(c in out for c in COMMANDS)
     from typer.testing import CliRunner
-    from rl4llm.cli import app
+    from rl4llm.app.cli import app
     for command in COMMANDS:
         done = CliRunner().invoke(app, [command, '--help'])
         assert done.exit_code == 0 and len(done.output.split()) > 20, command
 
 
 def test_help_is_quick():
-    loaded = subprocess.run([sys.executable, '-c', "import sys, rl4llm.cli; print('torch' in sys.modules)"], capture_output=True, text=True).stdout
+    loaded = subprocess.run([sys.executable, '-c', "import sys, rl4llm.app.cli; print('torch' in sys.modules)"], capture_output=True, text=True).stdout
     assert loaded.strip() == 'False'
 
 
@@ -50,7 +50,7 @@ def test_train_then_compare(tmp_path, tiny_folder):
     (('train', 'grpo', '--set', 'group=0'), 'wanted a whole number'), (('train', 'grpo', '--task', 'countdwn'), 'countdown'), (('train', 'grpo', '--task', 'countdown/hrd'), 'hard'),
     (('train', 'grpo', '--model', 'no/such/model'), "no model 'no/such/model'"), (('compare', 'no/such'), 'no run below'), (('study', 'nonsense'), 'no study is called'), (('pretrain', 'big'), 'tiny-v1')])
 def test_mistakes_get_one_sentence(args, words, tmp_path, monkeypatch, capsys):
-    from rl4llm.cli import main
+    from rl4llm.app.cli import main
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop: main(list(args))
     said = capsys.readouterr().err

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest, torch
 from safetensors.torch import load, save
 from rl4llm.core.policy import STATISTICS, Policy, decode, encode_prompts
-from rl4llm.core.registry import KINDS, RECIPES, STAGE_FIELDS, recipe, recipe_from_dict, recipes, stages
+from rl4llm.core.registry import KINDS, RECIPES, STAGE_FIELDS, recipe, recipe_from_dict, stages
+from rl4llm.core.method_map import recipes
 from rl4llm.core.rollouts import make_rollouts, rows_of
 from rl4llm.objectives.aggregation import MODES, aggregate
 from rl4llm.oracle.estimators import check, tree_has
@@ -15,7 +16,7 @@ from rl4llm.tasks import Item, task
 from rl4llm.tasks.protocol import split_of
 from rl4llm.tasks.vocabulary import tiny_tokenizer
 from rl4llm.training.checkpoints import pack_stages, unpack_stages
-from rl4llm.training.signals import source_of
+from rl4llm.core.signals import source_of
 
 recipes()                                                    # loads every stage
 N, T, D = 12, 7, 32
@@ -463,7 +464,7 @@ def test_reward_survives_any_text(info, text):
 
 
 def test_score_is_a_border():
-    from rl4llm.rewards import score
+    from rl4llm.core import score
     assert score(lambda p, c: [1, None], ['', ''], ['', '']).isnan().tolist() == [False, True]
     for bad in ([1.], [1., float('nan')], [1., float('inf')]):
         with pytest.raises(ValueError): score(lambda p, c: bad, ['', ''], ['', ''])

@@ -14,7 +14,8 @@ import torch
 from conftest import noisy
 from rl4llm.core.registry import recipe, stage, use
 from rl4llm.training.callbacks import Checkpoint, EarlyStop, Evaluate
-from rl4llm.training.checkpoints import list_checkpoints, pack
+from rl4llm.training.checkpoints import list_checkpoints
+from rl4llm.core.storage import pack
 from rl4llm.training.loop import TrainingDiverged, spans, train
 from rl4llm.training.records import Run, load_runs
 

@@ -9,17 +9,18 @@ import test_contracts as contracts
 import test_oracle as oracle
 from rl4llm.advantages import dr_grpo, grpo, rloo, weighted_reinforce
 from rl4llm.analysis import pass_at_k
-from rl4llm.core.llama import response_hidden, weights_of
+from rl4llm.engine.llama import response_hidden, weights_of
 from rl4llm.core.numerics import entropy_of, keyed_uniform
 from rl4llm.core.policy import _whole_logits
 from rl4llm.core.registry import recipe, stages, use
-from rl4llm.objectives import aggregate, gmpo, gspo, gspo_token, kl_estimate, ppo_clip
+from rl4llm.objectives import aggregate, gmpo, gspo, gspo_token, ppo_clip
+from rl4llm.core import kl_estimate
 from rl4llm.oracle.decisions import exact_pass_at_k_gradient
 from rl4llm.oracle.estimators import check
 from rl4llm.oracle.tabular import TokenTree, exact_entropy, exact_gradient, random_logits
 from rl4llm.tasks import task
 from rl4llm.training.loop import train
-from rl4llm.training.signals import complete
+from rl4llm.core.signals import complete
 
 NAN = float('nan')
 

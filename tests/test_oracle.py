@@ -2,11 +2,9 @@
 import pytest, torch
 from hypothesis import given, settings, strategies as st
 from rl4llm.core.registry import recipe, stages, use
-from rl4llm.oracle.decisions import (exact_effective_horizon, exact_pass_at_k_gradient, exact_q, gorp_success, greedy_value, look_ahead, needed_depth, optimal_q,
-                                     soft_q, step_effect, tree_children)
+from rl4llm.oracle.decisions import exact_effective_horizon, exact_pass_at_k_gradient, exact_q, gorp_success, greedy_value, look_ahead, needed_depth, optimal_q, soft_q, step_effect, tree_children
 from rl4llm.oracle.estimators import check, estimator_of, group_gradients, one_gradient, tree_has, wanted_signals
-from rl4llm.oracle.tabular import (TokenTree, exact_advantages, exact_entropy, exact_gradient, exact_kl, exact_objective, exact_pass_at_k, exact_value,
-                                   exact_values, random_logits, regularised_optimum, sequence_logps, state_entropy, state_kl, token_scores, tree_rewards, visit_probs)
+from rl4llm.oracle.tabular import TokenTree, exact_advantages, exact_entropy, exact_gradient, exact_kl, exact_objective, exact_pass_at_k, exact_value, exact_values, random_logits, regularised_optimum, sequence_logps, state_entropy, state_kl, token_scores, tree_rewards, visit_probs
 
 TREE = TokenTree(vocab=3, length=3, eos=0)
 RIGHT = tree_rewards(TREE, lambda s: sum(s) == 3)

@@ -4,7 +4,8 @@ from functools import cache
 import pytest, torch
 from rl4llm.core.method_map import recipe_map, recipe_tree
 from rl4llm.core.policy import Policy
-from rl4llm.core.registry import RECIPES, STAGE_FIELDS, recipe, recipes
+from rl4llm.core.registry import RECIPES, STAGE_FIELDS, recipe
+from rl4llm.core.method_map import recipes
 from rl4llm.tasks import task
 from rl4llm.training.loop import train
 

@@ -2,7 +2,7 @@
 import os, subprocess, sys
 from pathlib import Path
 import pytest
-from rl4llm.core.diagnosis import doctor, find_model, find_packages, find_setup, install_command, unfit
+from rl4llm.app.diagnosis import doctor, find_model, find_packages, find_setup, install_command, unfit
 from rl4llm.core.settings_file import KEYS, Settings, apply_settings, find_settings, settings, size
 
 TOP = Path(__file__).resolve().parents[1]

@@ -9,9 +9,9 @@ import pytest
 
 import rl4llm.atlas.claims
 from rl4llm.core.policy import ASSETS, Policy
-from rl4llm.training.comparison import compare
+from rl4llm.studies.comparison import compare
 from rl4llm.training.records import weights_hash
-from rl4llm.training.study import STUDIES, arm_recipe, held_out, load_study, stale_runs, study_named, study_runs
+from rl4llm.studies.study import STUDIES, arm_recipe, held_out, load_study, stale_runs, study_named, study_runs
 
 NAMES = [p.stem for p in sorted((ASSETS / 'studies').glob('*.json'))]
 TOP = Path(__file__).resolve().parents[1]
@@ -81,7 +81,7 @@ def test_unknown_studies_are_answered_with_what_there_is():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('path', ['nbs/advantages/02_negative_reinforcement.ipynb', 'nbs/80_demo.ipynb', 'nbs/training/06_pretraining.ipynb', *sorted(str(p.relative_to(TOP)) for p in TOP.glob('tutorials/0*.ipynb'))])
+@pytest.mark.parametrize('path', ['nbs/advantages/02_negative_reinforcement.ipynb', 'nbs/app/00_demonstration.ipynb', 'nbs/training/05_pretraining.ipynb', *sorted(str(p.relative_to(TOP)) for p in TOP.glob('tutorials/0*.ipynb'))])
 def test_demos_run_dry_under_the_gpu_preset(path):
     import nbformat
     from nbclient import NotebookClient

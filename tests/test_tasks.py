@@ -4,8 +4,7 @@ from dataclasses import asdict, replace
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from rl4llm.tasks import countdown as C
-from rl4llm.tasks import (Item, all_solutions, canonical_steps, final_answer, first_dead_end, levels, outcomes, parse_literals, satisfying, saturn_difficulty, write_assignment,
-                          solvable, split_of, task, task_of, tasks, verify_countdown, verify_modular, verify_sat, wrong_value)
+from rl4llm.tasks import Item, all_solutions, canonical_steps, final_answer, first_dead_end, levels, outcomes, parse_literals, satisfying, saturn_difficulty, write_assignment, solvable, split_of, task, task_of, tasks, verify_countdown, verify_modular, verify_sat, wrong_value
 from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
 
 NAMES = ['countdown', 'modular', 'sat']
@@ -305,7 +304,7 @@ def _tokenizer(memo=[]):
 
 
 def test_the_samplers_default_room_fits_every_demonstration():
-    from rl4llm.core.sampler import ROOM
+    from rl4llm.core.sampling import ROOM
     from rl4llm.tasks import levels, tasks
     for name in tasks():
         for level, t in levels(name).items():

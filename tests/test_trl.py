@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from types import SimpleNamespace
 import pytest, torch
 from rl4llm.advantages import dr_grpo, grpo, rloo
-from rl4llm.objectives import (aggregate, cispo, dual_clip, gspo, gspo_token, kl_penalty, off_policy_mask, policy_gradient, ppo_clip, sapo, truncated_is)
+from rl4llm.objectives import aggregate, cispo, dual_clip, gspo, gspo_token, kl_penalty, off_policy_mask, policy_gradient, ppo_clip, sapo, truncated_is
 from rl4llm.objectives.off_policy import behaviour_weight
 
 pytest.importorskip('trl', minversion='1.16', reason="compares with TRL 1.16 or newer: pip install 'rl4llm[scale]'")

@@ -1,7 +1,7 @@
 """Every recipe was tried out, its record belongs to its present code, and one that does not improve says why."""
 import math
 import pytest
-from rl4llm.training.tryouts import Tryout, WHY_NOT, due, gain, stored_tryouts, try_all, try_out, tryout_recipe, tryout_table
+from rl4llm.studies.tryouts import Tryout, WHY_NOT, due, gain, stored_tryouts, try_all, try_out, tryout_recipe, tryout_table
 
 
 def test_no_record_is_missing_or_out_of_date():
@@ -29,7 +29,7 @@ def test_the_words_follow_the_interval():
 
 def test_trying_writes_as_it_goes_and_is_repeatable(tmp_path, monkeypatch):
     import json
-    import rl4llm.training.tryouts as t
+    import rl4llm.studies.tryouts as t
     monkeypatch.setattr(t, 'try_out', lambda name, base=None: try_out(name, Tryout(steps=1, problems=3, samples=4), base=None))
     monkeypatch.setattr(t, 'stored_tryouts', dict)
     said = []

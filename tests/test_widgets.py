@@ -5,9 +5,9 @@ import numpy as np, pytest, torch
 from rl4llm.analysis.traces import keep_statistics, load_rollouts, replay, save_rollouts, trace_tensors, trace_words
 from rl4llm.core.registry import recipe, use
 from rl4llm.core.rollouts import make_rollouts
-from rl4llm.training.signals import scored
-from rl4llm.widgets import (atlas_explorer, Dashboard, Panel, advantage_playground, advantage_table, batch_calculator, batch_pass_at_k, batch_table, batch_warnings, bundle, dashboard_html, has_frontend,
-                            group_html, microscope, pass_at_k_explorer, pass_at_k_table, recipe_differ, recipe_rows, slider, token_words, train_live)
+from rl4llm.core.signals import scored
+from rl4llm.atlas import atlas_explorer
+from rl4llm.widgets import Dashboard, Panel, advantage_playground, advantage_table, batch_calculator, batch_pass_at_k, batch_table, batch_warnings, bundle, dashboard_html, has_frontend, group_html, microscope, pass_at_k_explorer, pass_at_k_table, recipe_differ, recipe_rows, slider, token_words, train_live
 
 
 @pytest.fixture

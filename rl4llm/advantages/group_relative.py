@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 # %% ../../nbs/advantages/01_group_relative.ipynb #726b99a3
-from .baselines import rloo, zero_unscored
+from ..core.rollouts import zero_unscored
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import group_mean, group_std
 

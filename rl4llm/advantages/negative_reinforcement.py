@@ -9,8 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 # %% ../../nbs/advantages/02_negative_reinforcement.ipynb #c5497faf
-from .baselines import reinforce, zero_unscored
-from ..core.registry import add_recipe, stage, use
+from .baselines import reinforce
+from ..core.rollouts import zero_unscored
+from ..core.registry import add_recipe, stage
 
 # %% ../../nbs/advantages/02_negative_reinforcement.ipynb #bc27f53b
 @stage('advantage', paper=17, parent='reinforce', changes='the constants +weight (right) and -1 (wrong) instead of reward minus baseline')

@@ -10,7 +10,7 @@ from typing import NamedTuple
 # %% ../../nbs/analysis/04_boundary.ipynb #7afda933
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 
 # %% ../../nbs/analysis/04_boundary.ipynb #28238d47
 from .passk import pass_at_k

@@ -6,7 +6,6 @@ __all__ = ['affordable', 'pass_at_tokens', 'benchmark_error', 'needed_samples', 
 
 # %% ../../nbs/analysis/09_budgets.ipynb #e4ab54c3
 import numpy as np
-import pandas as pd
 from jaxtyping import Float, Int
 
 # %% ../../nbs/analysis/09_budgets.ipynb #0bb9d540

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 # %% ../../nbs/analysis/13_dissection.ipynb #2cdc9b14
 from .passk import bootstrap_means
-from ..core.sampler import ROOM
+from ..core.sampling import ROOM
 from ..tasks.countdown import combine, follow, parse_steps, solvable
 from ..tasks.protocol import task_of
 

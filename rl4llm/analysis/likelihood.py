@@ -18,7 +18,7 @@ from ..core.rollouts import make_rollouts
 # %% ../../nbs/analysis/07_likelihood.ipynb #c8a0af66
 def perplexities(policy, rollouts, *, rows: int = 512) -> Float[Tensor, "n"]:
     "Perplexity of each response under `policy` at the rollouts' temperature, the end token included; nan for a row without tokens. `rows` are forwarded at a time."
-    from rl4llm.training.signals import in_slices
+    from rl4llm.core.signals import in_slices
     slices = [slice(i, min(i + rows, len(rollouts))) for i in range(0, len(rollouts), rows)]
     logp = in_slices(lambda part: policy.statistics(part, ('logp',)), rollouts, slices)['logp']
     return torch.where(rollouts.mask.any(1), (-masked_mean(logp, rollouts.mask, 1)).exp(), torch.nan)
@@ -42,7 +42,7 @@ def likelihood_table(base, trained, items, *, samples: int = 16, seed: int = 0) 
     "Perplexities under `base` of: its own answers, its right ones, the trained model's, and one demonstration a problem. Columns set, perplexity, one row a response."
     from rl4llm.rewards import correct
     from rl4llm.tasks import task_of
-    from rl4llm.training.signals import scored
+    from rl4llm.core.signals import scored
     from rl4llm.core.registry import use
     own, theirs = (scored(p, p.sample(items, samples, seed=seed), use(correct)) for p in (base, trained))
     shown = written(base, items, [task_of(i).demonstrate(i, seed=seed) for i in items])

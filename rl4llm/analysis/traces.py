@@ -22,12 +22,12 @@ from torch import Tensor
 # %% ../../nbs/analysis/14_traces.ipynb #83aa6240
 from ..core.registry import recipe as find_recipe
 from ..core.rollouts import Rollouts
-from ..rewards.verifier import score
+from ..core.signals import score
 from ..tasks.protocol import Item
-from ..training.checkpoints import write_atomic
+from ..core.storage import write_atomic
 from ..training.loop import advantages_of, live
-from ..training.records import versions
-from ..training.signals import complete, missing, signals_for, source_of
+from ..core.storage import versions
+from ..core.signals import complete, missing, signals_for, source_of
 
 # %% ../../nbs/analysis/14_traces.ipynb #15da3558
 TRACE = 'rl4llm rollouts'

@@ -7,7 +7,7 @@ __all__ = ['avg_at_k', 'maj_at_k', 'best_of_k']
 import itertools, math
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from .passk import _counts, _whole, pass_at_k
+from .passk import _counts, pass_at_k
 
 # %% ../../nbs/analysis/01_voting.ipynb #df76eada
 def avg_at_k(num_samples: Int[np.ndarray, "p"], num_correct: Int[np.ndarray, "p"]) -> tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]]:

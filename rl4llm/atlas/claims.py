@@ -15,8 +15,8 @@ import pandas as pd
 from scipy import stats
 
 # %% ../../nbs/atlas/00_claims.ipynb #3a22c246
-from ..training.comparison import SEEDS_FOR_VERDICT, compare, holm, reached_step
-from ..training.study import STUDIES, add_study, load_study, stale_runs, study_file, study_runs
+from ..studies.comparison import SEEDS_FOR_VERDICT, compare, holm, reached_step
+from ..studies.study import add_study, load_study, stale_runs, study_file, study_runs
 
 # %% ../../nbs/atlas/00_claims.ipynb #af20e42a
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 # %% auto #0
 __all__ = ['ORIGINS', 'Rollouts', 'check_shape', 'check_rollouts', 'make_rollouts', 'rows_of', 'rollouts_html', 'group_sum',
-           'group_count', 'group_mean', 'group_std', 'group_max', 'leave_one_out_mean']
+           'group_count', 'group_mean', 'group_std', 'group_max', 'leave_one_out_mean', 'zero_unscored', 'last_token',
+           'scored_tokens', 'token_noise', 'top_share']
 
 # %% ../../nbs/core/03_rollouts.ipynb #aefa77b3
 import dataclasses, html
@@ -16,6 +17,7 @@ from torch import Tensor
 
 # %% ../../nbs/core/03_rollouts.ipynb #fdfb702d
 from .numerics import masked_mean
+from .numerics import fold, keyed_uniform, mix64
 
 # %% ../../nbs/core/03_rollouts.ipynb #6712a634
 @dataclass(kw_only=True, repr=False)
@@ -166,3 +168,36 @@ def leave_one_out_mean(x: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Float[
     if (rows < 2).any(): raise ValueError(f"group {int(group[rows < 2][0])} has a single row, so there is no other row to average: sample at least 2 responses a prompt.")
     others = (group_sum(x, group) - x.nan_to_num(nan=0.0)) / (count - 1).clamp(min=1)
     return torch.where(count < 2, x, others)
+
+# %% ../../nbs/core/03_rollouts.ipynb #937a3731
+def zero_unscored(adv: Float[Tensor, "n"], rewards: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    "`adv` with 0 in the rows whose reward is nan (could not be scored)."
+    return adv.masked_fill(rewards.isnan(), 0)
+
+# %% ../../nbs/core/03_rollouts.ipynb #07101fc0
+def last_token(mask: Bool[Tensor, "n t"]) -> Bool[Tensor, "n t"]:
+    "True at the last token of `mask` in each row."
+    return mask & (mask.flip(1).cumsum(1).flip(1) == 1)
+
+def scored_tokens(rewards: Float[Tensor, "n"], mask: Bool[Tensor, "n t"]) -> Bool[Tensor, "n t"]:
+    "`mask` without the rows whose reward is nan. Raises ValueError if there is not one row of it for each reward."
+    check_shape(mask, (len(rewards), *mask.shape[1:]), 'mask')
+    return mask & ~rewards.isnan()[:, None]
+
+# %% ../../nbs/core/03_rollouts.ipynb #b617384f
+def token_noise(rollouts, seed: int = 0) -> Float[Tensor, "n t"]:
+    "Uniform numbers in (0, 1), float64; each depends on `seed`, the row's number (`traj`) and its tokens up to there alone. The last column is one number a row."
+    places = mix64(torch.arange(rollouts.tokens.shape[1], device=rollouts.tokens.device) + 1)
+    so_far = ((rollouts.tokens + 1) * rollouts.mask * places).cumsum(1)
+    keys = fold(rollouts.traj[:, None], so_far)
+    return keyed_uniform(seed, keys.flatten(), torch.zeros(1, dtype=torch.long, device=keys.device)).view(keys.shape)
+
+# %% ../../nbs/core/03_rollouts.ipynb #e45ac5eb
+def top_share(x: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], share: float) -> Bool[Tensor, "n t"]:
+    "Tokens of `mask` whose `x` reaches the (1 - `share`)-quantile over the mask; ties all stay. Raises ValueError for another shape or a share outside (0, 1]."
+    if not 0 < share <= 1: raise ValueError(f"share is {share!r}, wanted a part of the tokens in (0, 1].")
+    check_shape(x, mask.shape, 'the score of the tokens')
+    if share == 1 or not mask.any(): return mask.clone()
+    values = x[mask].sort().values
+    at = (1 - share) * (len(values) - 1)
+    return mask & (x >= torch.lerp(values[int(at)], values[min(int(at) + 1, len(values) - 1)], at - int(at)))

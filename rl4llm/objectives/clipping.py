@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 # %% ../../nbs/objectives/04_clipping.ipynb #c271e174
-import rl4llm.advantages.batch_normalised, rl4llm.advantages.group_relative
 from ..core.registry import add_recipe, stage, use
 from .surrogates import fill_outside, ppo_clip, ratio_of
 

@@ -9,11 +9,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # %% ../../nbs/objectives/06_entropy_controls.ipynb #395e69d0
-import rl4llm.advantages.group_relative
 from ..core.numerics import fold, keyed_uniform, masked_mean
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import check_shape
-from ..curricula.few_problems import no_advantage
+from ..advantages.baselines import no_advantage
 from .regularisers import entropy_bonus
 from .surrogates import fill_outside, ppo_clip, ratio_of
 

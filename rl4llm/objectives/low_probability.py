@@ -10,12 +10,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # %% ../../nbs/objectives/07_low_probability.ipynb #471faa90
-import rl4llm.advantages.group_relative
 from ..core.policy import statistic
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import check_shape
 from .entropy_controls import smallest
-from .regularisers import kl_estimate
+from ..core.numerics import kl_estimate
 from .surrogates import fill_outside, ppo_clip, ratio_of
 
 # %% ../../nbs/objectives/07_low_probability.ipynb #46bd1850

@@ -11,13 +11,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 # %% ../../nbs/objectives/08_mass_covering.ipynb #0a680077
-import rl4llm.advantages.group_relative
 from ..core.numerics import fold
 from ..core.policy import decode, encode_prompts
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import ORIGINS, make_rollouts
-from ..core.sampler import sample
-from .references import CopiedPolicy
+from ..core.sampling import sample
+from ..references.reference_policies import CopiedPolicy
 from .surrogates import fill_outside, ppo_clip
 from ..rewards.verifier import verdicts
 

@@ -2,20 +2,17 @@
 
 # %% auto #0
 __all__ = ['LEVELS', 'ACTIONS', 'behaviour_weight', 'truncated_is', 'decoupled_ppo', 'behaviour_clip', 'stays_near',
-           'off_policy_mask', 'stale_sample']
+           'off_policy_mask']
 
 # %% ../../nbs/objectives/05_off_policy.ipynb #13b48a5b
-import dataclasses
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 # %% ../../nbs/objectives/05_off_policy.ipynb #55d27223
-import rl4llm.advantages.group_relative
 from ..core.numerics import masked_mean
 from ..core.registry import add_recipe, stage, use
-from ..core.sampler import sample
 from .surrogates import fill_outside, ppo_clip
+from ..samplers.stale_samples import stale_sample
 
 # %% ../../nbs/objectives/05_off_policy.ipynb #53783197
 LEVELS, ACTIONS = ('token', 'sequence'), ('truncate', 'mask')
@@ -64,28 +61,6 @@ def off_policy_mask(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], 
     "PPO's loss a token where the row `stays_near`, else 0 (the row still counts in averages); 0 outside the mask. Raises ValueError for another shape or nan inside the mask. DeepSeek-V3.2 (2025)."
     logp, logp_old, adv, logp_behave = fill_outside(mask, logp=logp, logp_old=logp_old, adv=adv, logp_behave=logp_behave)
     return ppo_clip(logp, logp_old, adv, mask, low=low, high=high) * stays_near(logp, logp_behave, adv, mask, delta=delta)
-
-# %% ../../nbs/objectives/05_off_policy.ipynb #5708099c
-@stage('sampler', paper=122, parent='sample', changes='the policy of some steps ago draws')
-class stale_sample:
-    "Responses by the policy of `lag` training steps ago, as `sample` draws them. Keeps `lag` copies of the weights and one of the model. Raises ValueError for a negative lag."
-    def __init__(self, *, lag: int = 4):
-        if lag < 0: raise ValueError(f"stale_sample has lag={lag}, wanted a number of training steps, 0 or more.")
-        self.lag, self.kept, self.actor = lag, [], None
-    def __call__(self, policy, items, group: int = 1, **how):
-        self.kept = [*self.kept, {k: p.detach().clone() for k, p in policy.model.named_parameters()}][-self.lag - 1:]
-        if len(self.kept) == 1: return sample(policy, items, group, **how)
-        rollouts = sample(self.behind(policy), items, group, **how)
-        return dataclasses.replace(rollouts, sampled=torch.zeros_like(rollouts.mask))
-    @torch.no_grad()
-    def behind(self, policy):
-        "The policy with the oldest weights kept."
-        self.actor = self.actor or policy.clone()
-        for k, p in self.actor.model.named_parameters(): p.copy_(self.kept[0][k])
-        return self.actor
-    def state_dict(self) -> dict: return dict(steps=len(self.kept), **{f'{i}/{k}': v for i, kept in enumerate(self.kept) for k, v in kept.items()})
-    def load_state_dict(self, state: dict) -> None:
-        self.kept = [{k.split('/', 1)[1]: v for k, v in state.items() if k.startswith(f'{i}/')} for i in range(state['steps'])]
 
 # %% ../../nbs/objectives/05_off_policy.ipynb #2431816f
 add_recipe('stale_grpo', 'grpo', summary='samples of four steps ago, not corrected', sampler=use(stale_sample, lag=4), minibatch=64)

@@ -9,7 +9,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 # %% ../../nbs/objectives/03_sequence_ratios.ipynb #e7058ea2
-import rl4llm.advantages.group_relative
 from ..core.numerics import masked_mean
 from ..core.registry import add_recipe, stage
 from .surrogates import fill_outside, ppo_clip, ratio_of

@@ -8,7 +8,6 @@ __all__ = ['text_uniform', 'check_rate', 'random_reward', 'flipped_reward', 'adv
 import hashlib, json, math
 
 # %% ../../nbs/rewards/01_spurious.ipynb #cf3ca8e4
-from ..advantages.group_relative import grpo
 from ..core.registry import add_recipe, stage, use
 from .verifier import correct, text_of
 

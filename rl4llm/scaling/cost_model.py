@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 # %% ../../nbs/scaling/01_cost_model.ipynb #4480361f
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import torch
 # %% ../../nbs/widgets/04_dashboard.ipynb #d4fdcd04
 from ..analysis.passk import pass_at_k
 from ..analysis.plots import OKABE_ITO, figure_html
-from ..training.callbacks import UNITS
+from ..analysis.plots import UNITS
 from ..training.loop import train
 from .panels import PLAIN_LOOK, bundle
 

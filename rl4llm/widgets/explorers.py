@@ -4,11 +4,11 @@
 __all__ = ['pooled_counts', 'curves_at', 'pass_at_k_table', 'plot_pass_at_one_k', 'readable_html', 'study_counts',
            'pass_at_k_view', 'pass_at_k_explorer', 'playable_signals', 'advantage_table', 'tinted', 'advantage_html',
            'needy_advantages', 'advantage_playground', 'recipe_rows', 'stage_code_diff', 'recipe_difference_html',
-           'recipe_differ', 'atlas_rows', 'atlas_html', 'atlas_explorer', 'check_batch_numbers', 'batch_numbers',
-           'token_numbers', 'signal_numbers', 'batch_warnings', 'batch_table', 'batch_html', 'batch_calculator']
+           'recipe_differ', 'check_batch_numbers', 'batch_numbers', 'token_numbers', 'signal_numbers', 'batch_warnings',
+           'batch_table', 'batch_html', 'batch_calculator']
 
 # %% ../../nbs/widgets/02_explorers.ipynb #05a89cc1
-import difflib, functools, html, inspect, math
+import difflib, functools, html, math
 
 # %% ../../nbs/widgets/02_explorers.ipynb #c3287254
 import numpy as np
@@ -17,10 +17,11 @@ import torch
 from jaxtyping import Float
 
 # %% ../../nbs/widgets/02_explorers.ipynb #d93521bc
-from ..atlas import catalogue
 from ..analysis.passk import ks_up_to, pass_at_k
 from ..analysis.plots import figure_html, label_lines, method_look, style
-from ..core.registry import LOOP_FIELDS, STAGE_FIELDS, code_of, recipe as find_recipe, recipes, stages, use
+from ..core.registry import LOOP_FIELDS, STAGE_FIELDS, recipe as find_recipe, stages, use
+from ..core.fingerprint import code_of
+from ..core.method_map import recipes
 from .panels import Panel, choice, ladder, several, slider, switch
 
 # %% ../../nbs/widgets/02_explorers.ipynb #62a83582
@@ -79,7 +80,7 @@ def readable_html(table: pd.DataFrame, digits: int = 3) -> str:
 @functools.cache
 def study_counts(level: str | None) -> dict:
     "`pooled_counts` of the stored negative-reinforcement study, on-policy, on held-out problems of one level (None: all)."
-    from rl4llm.training.study import load_study, study_runs
+    from rl4llm.studies.study import load_study, study_runs
     return pooled_counts(study_runs(load_study('negative_reinforcement'), 'on-policy', level=level))
 
 # %% ../../nbs/widgets/02_explorers.ipynb #1771b86b
@@ -187,34 +188,6 @@ def recipe_differ(a: str = 'grpo', b: str = 'dapo') -> Panel:
     names = list(recipes().index)
     controls = dict(a=choice('from', a, names), b=choice('to', b, names), everything=switch('all fields'), code=switch('code'))
     return Panel(recipe_difference_html, controls, title='Recipe differ', frames=[{}, dict(code=True)])
-
-# %% ../../nbs/widgets/02_explorers.ipynb #d8b88888
-@functools.cache
-def _atlas(): return catalogue.table()
-
-# %% ../../nbs/widgets/02_explorers.ipynb #ca4454cc
-def atlas_rows(family: str = 'all', status: str = 'all', verdict: str = 'all', words: str = '') -> pd.DataFrame:
-    "Rows of the atlas: of a family, with a status (its first part) and a verdict on a claim, 'all' for any, and with `words` in title, component, code or recipe."
-    found = _atlas()
-    if family != 'all': found = found[found['family'] == family]
-    if status != 'all': found = found[found['status'].str.split(':').str[0] == status]
-    if verdict != 'all': found = found[found['verdict'].str.split(', ').map(lambda v: verdict in v)]
-    text = found[['title', 'component', 'code', 'recipe']].agg(' '.join, axis=1).str.lower()
-    return found[[words.lower() in t for t in text]]
-
-# %% ../../nbs/widgets/02_explorers.ipynb #2d0305c0
-def atlas_html(**filters) -> str:
-    "`atlas_rows` as HTML, under how many there are."
-    found = atlas_rows(**filters)
-    table = found.reset_index()[['seed', 'title', 'status', 'recipe', 'tried', 'notebook', 'claim', 'verdict']].rename(columns={'seed': 'paper'}).set_index('paper')
-    return f'<p style="margin:4px 0">{len(found)} of {len(_atlas())} papers</p>' + (readable_html(table) if len(found) else '')
-
-# %% ../../nbs/widgets/02_explorers.ipynb #76867bcc
-def atlas_explorer(family: str = 'all', status: str = 'built', verdict: str = 'all') -> Panel:
-    "A panel that filters the papers. For a search by word see `atlas_rows`."
-    kinds = lambda column, split: ['all', *sorted({v for x in _atlas()[column] for v in x.split(split)[:1 if split == ':' else None] if v})]
-    controls = dict(family=choice('family', family, kinds('family', ', ')), status=choice('status', status, kinds('status', ':')), verdict=choice('verdict', verdict, kinds('verdict', ', ')))
-    return Panel(atlas_html, controls, title='Atlas of papers', frames=[dict(family='analysis'), dict(verdict='not reproduced')])
 
 # %% ../../nbs/widgets/02_explorers.ipynb #e61df1aa
 def check_batch_numbers(**numbers) -> None:
