@@ -10,7 +10,7 @@ import torch
 from benchmarks import vocabulary
 from benchmarks.clock import in_turn, ratio_row, timed, wait_for
 from benchmarks.peers import generate, trl_in_turn, updater, whole_logprobs
-from rl4llm import has_fast_bf16
+from rl4llm.core.policy import has_fast_bf16
 from rl4llm.advantages import grpo
 from rl4llm.engine.fast_llama import distinct_prefixes
 from rl4llm.core.policy import Policy

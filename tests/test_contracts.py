@@ -5,7 +5,8 @@ from functools import cache
 from types import SimpleNamespace
 import pytest, torch
 from safetensors.torch import load, save
-from rl4llm.core.policy import STATISTICS, Policy, decode, encode_prompts
+from rl4llm.core.numerics import STATISTICS
+from rl4llm.core.policy import Policy, decode, encode_prompts
 from rl4llm.core.registry import KINDS, RECIPES, STAGE_FIELDS, recipe, recipe_from_dict, stages
 from rl4llm.core.method_map import recipes
 from rl4llm.core.rollouts import make_rollouts, rows_of

@@ -16,7 +16,8 @@ from rl4llm.core.registry import recipe, stage, use
 from rl4llm.training.callbacks import Checkpoint, EarlyStop, Evaluate
 from rl4llm.training.checkpoints import list_checkpoints
 from rl4llm.core.storage import pack
-from rl4llm.training.loop import TrainingDiverged, spans, train
+from rl4llm.training.loop import TrainingDiverged, train
+from rl4llm.core.pipeline import row_slices
 from rl4llm.training.records import Run, load_runs
 
 STEPS = 12
@@ -208,10 +209,10 @@ def test_early_stop_and_evaluations(small_policy, easy, lively):
 
 
 @pytest.mark.parametrize('whole', [False, True])
-def test_spans_cover_all_rows_once(whole):
+def test_slices_cover_all_rows_once(whole):
     group = torch.tensor([0] * 3 + [1] * 5 + [2] * 1 + [3] * 4)
     for size in (None, 1, 2, 4, 100):
-        cut = spans(group, size, whole)
+        cut = row_slices(group, size, whole)
         assert [i for s in cut for i in range(s.start, s.stop)] == list(range(13))
         if whole: assert all(s.start == 0 or group[s.start] != group[s.start - 1] for s in cut)
 

@@ -3,7 +3,7 @@ import pytest, torch
 from hypothesis import given, settings, strategies as st
 from rl4llm.core.registry import recipe, stages, use
 from rl4llm.oracle.decisions import exact_effective_horizon, exact_pass_at_k_gradient, exact_q, gorp_success, greedy_value, look_ahead, needed_depth, optimal_q, soft_q, step_effect, tree_children
-from rl4llm.oracle.estimators import check, estimator_of, group_gradients, one_gradient, tree_has, wanted_signals
+from rl4llm.oracle.estimators import check, estimator_of, group_gradients, one_gradient, tree_has
 from rl4llm.oracle.tabular import TokenTree, exact_advantages, exact_entropy, exact_gradient, exact_kl, exact_objective, exact_pass_at_k, exact_value, exact_values, random_logits, regularised_optimum, sequence_logps, state_entropy, state_kl, token_scores, tree_rewards, visit_probs
 
 TREE = TokenTree(vocab=3, length=3, eos=0)
@@ -210,7 +210,7 @@ def test_regularisers_of_a_recipe_are_part_of_the_step():
     one, z, ref, pay = TokenTree(5, 1), random_logits(TokenTree(5, 1), seed=1), random_logits(TokenTree(5, 1), seed=2), torch.arange(5.) / 4
     penalised = recipe('rloo', regularisers=(use('kl_penalty', coef=0.3, estimator='k2'),), aggregate=use('aggregate', mode='seq-mean-token-sum'))
     assert check(penalised, one, z, pay, ref=ref, target=exact_gradient(one, z, pay, ref=ref, beta=0.3)).unbiased
-    assert wanted_signals(estimator_of(penalised)) == {'logp_ref'}
+    assert estimator_of(penalised).stages.needs == {'logp_ref'}
 
 
 def test_memory_is_made_fresh_and_used_as_it_is_when_given():

@@ -99,7 +99,7 @@ pass@k is the probability that at least one of k answers is right: small k shows
 # %% ../../nbs/app/00_demonstration.ipynb #f7e103ab
 def demo(*, out=None, steps: int | None = None, seed: int | None = None, fresh: bool = False, say=print):
     "The whole demo: runs, table, `pass_at_k.png`, `report.html` and metrics under `out`. Returns the comparison."
-    from rl4llm.engine.llama import has_fast_bf16
+    from rl4llm.core.policy import has_fast_bf16
     using, began = apply_settings(), time.time()
     sizes, folder = demo_sizes(using) | ({'steps': steps} if steps else {}), Path(os.path.relpath(out or using.runs / 'demo'))
     if fresh: shutil.rmtree(folder, ignore_errors=True)

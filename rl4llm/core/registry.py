@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'STAGES', 'STAGE_PACKAGES', 'STAGE_FIELDS', 'LOOP_FIELDS', 'RECIPES', 'ALIASES', 'LATER', 'StageInfo',
-           'stage', 'load_stages', 'nearest', 'find_stage', 'stages', 'Use', 'place_of', 'use', 'Recipe', 'as_stage',
-           'vary', 'check_fields', 'check_numbers', 'RecipeSpec', 'add_recipe', 'find_recipe', 'recipe', 'recipe_diff',
-           'recipe_dict', 'recipe_from_dict', 'recipe_fingerprint', 'recipe_html']
+           'stage', 'load_stages', 'nearest_names', 'find_stage', 'stages', 'Use', 'place_of', 'use', 'Recipe',
+           'as_stage', 'vary', 'check_fields', 'check_numbers', 'RecipeSpec', 'add_recipe', 'find_recipe', 'recipe',
+           'recipe_diff', 'recipe_dict', 'recipe_from_dict', 'recipe_fingerprint', 'recipe_html']
 
 # %% ../../nbs/core/05_registry.ipynb #34da8cc6
 import dataclasses, difflib, functools, hashlib, html, importlib, inspect, json
@@ -86,7 +86,7 @@ def load_stages() -> None:
             importlib.import_module(module)
 
 # %% ../../nbs/core/05_registry.ipynb #04db3163
-def nearest(name: str, known) -> str:
+def nearest_names(name: str, known) -> str:
     "The three names among `known` that are nearest to a mistyped one (all of them if none is near)."
     near = difflib.get_close_matches(str(name), list(known), n=3) or sorted(known)
     return ', '.join(near)
@@ -106,7 +106,7 @@ def find_stage(name: str, kind: str | None = None) -> StageInfo:
     if not infos:
         known = {n for k, n in STAGES if kind in (None, k)}
         raise KeyError(f"no {kind or 'stage'} is called {name!r}; "
-                       f"did you mean {nearest(name, known)}?")
+                       f"did you mean {nearest_names(name, known)}?")
     if len(infos) > 1:
         kinds = ', '.join(i.kind for i in infos)
         raise ValueError(f"{name!r} is a stage of several kinds ({kinds}): say which one.")
@@ -279,7 +279,7 @@ def check_fields(changes: dict) -> None:
     known = [f.name for f in dataclasses.fields(Recipe)]
     for field in changes:
         if field not in known:
-            raise TypeError(f"a recipe has no field {field!r}; did you mean {nearest(field, known)}?")
+            raise TypeError(f"a recipe has no field {field!r}; did you mean {nearest_names(field, known)}?")
 
 # %% ../../nbs/core/05_registry.ipynb #532d4ee9
 def check_numbers(recipe):
@@ -344,7 +344,7 @@ def find_recipe(name: str) -> RecipeSpec:
     if found() is None: load_stages()
     if found() is None:
         known = {**RECIPES, **ALIASES}
-        raise KeyError(f"no recipe is called {name!r}; did you mean {nearest(name, known)}?")
+        raise KeyError(f"no recipe is called {name!r}; did you mean {nearest_names(name, known)}?")
     return found()
 
 # %% ../../nbs/core/05_registry.ipynb #6747dfbf

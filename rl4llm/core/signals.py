@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['AT_HAND', 'BEFORE', 'SIGNALS', 'source_of', 'check_needs', 'live_names', 'has_logp_old', 'logp_old_of',
-           'missing_signals', 'in_slices', 'add_signals', 'score', 'score_rollouts', 'greedy_rewards', 'signals_for']
+           'missing_signals', 'in_slices', 'add_signals', 'score', 'score_rollouts', 'scored', 'greedy_rewards',
+           'signals_for']
 
 # %% ../../nbs/core/11_signals.ipynb #23e06cf8
 import dataclasses, math
@@ -143,11 +144,15 @@ def score_rollouts(rollouts, reward, prompts):
     return dataclasses.replace(rollouts, rewards=rewards, components={name: rewards})
 
 # %% ../../nbs/core/11_signals.ipynb #42b00dd9
+def scored(policy, rollouts, reward):
+    "`rollouts` of `policy` with the rewards that `reward` (a reward stage) gives their texts."
+    return score_rollouts(rollouts, reward, policy.prompts(rollouts.items))
+
+
 def greedy_rewards(rollouts, *, policy, reward, seed: int) -> Float[Tensor, "n"]:
     "Reward of the greedy answer to each row's prompt."
     greedy = policy.sample(list(rollouts.items), 1, seed=seed, temperature=0.0)
-    best = score_rollouts(greedy, reward, policy.prompts(greedy.items))
-    return best.rewards[rollouts.prompt]
+    return scored(policy, greedy, reward).rewards[rollouts.prompt]
 
 # %% ../../nbs/core/11_signals.ipynb #a3d7cbbc
 def signals_for(needs, rollouts, **more) -> dict:

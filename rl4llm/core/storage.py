@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['write_atomic', 'pack', 'unpack', 'versions']
 
-# %% ../../nbs/core/07_storage.ipynb #a8f9114c
+# %% ../../nbs/core/07_storage.ipynb #d300d505
 import importlib.metadata, os, platform
 from pathlib import Path
 
-# %% ../../nbs/core/07_storage.ipynb #ab86f6f4
+# %% ../../nbs/core/07_storage.ipynb #9f760211
 import torch
 from torch import Tensor
 
-# %% ../../nbs/core/07_storage.ipynb #d91c9c46
+# %% ../../nbs/core/07_storage.ipynb #6436fced
 def write_atomic(path, text: str) -> Path:
     "Write `text` to `path` so that a reader, or a crash, sees the old file or the new one and nothing between."
     path = Path(path)
@@ -23,7 +23,7 @@ def write_atomic(path, text: str) -> Path:
     os.replace(temporary, path)
     return path
 
-# %% ../../nbs/core/07_storage.ipynb #829947f9
+# %% ../../nbs/core/07_storage.ipynb #f13e59f9
 def pack(model, optimiser=None) -> dict[str, Tensor]:
     "Parameters (`model/...`) and optimiser state (`optimiser/<parameter>/<key>`) as one flat dict of tensors."
     named = dict(model.named_parameters())
@@ -31,7 +31,7 @@ def pack(model, optimiser=None) -> dict[str, Tensor]:
     if optimiser is None: return out
     return out | {f'optimiser/{k}/{key}': torch.as_tensor(x) for k, p in named.items() for key, x in optimiser.state.get(p, {}).items()}
 
-# %% ../../nbs/core/07_storage.ipynb #e873d25c
+# %% ../../nbs/core/07_storage.ipynb #21ec1c92
 @torch.no_grad()
 def unpack(tensors: dict[str, Tensor], model, optimiser=None) -> None:
     "Restore what `pack` wrote. Raises ValueError naming a missing or misshapen parameter."
@@ -42,7 +42,7 @@ def unpack(tensors: dict[str, Tensor], model, optimiser=None) -> None:
         mine = {key.rsplit('/', 1)[1]: v for key, v in tensors.items() if key.startswith(f'optimiser/{k}/')}
         if optimiser is not None and mine: optimiser.state[p] = {key: v.clone() if key == 'step' else v.to(p.device).clone() for key, v in mine.items()}
 
-# %% ../../nbs/core/07_storage.ipynb #3ba804f0
+# %% ../../nbs/core/07_storage.ipynb #6f5b38b4
 def versions() -> dict[str, str]:
     "Versions of Python and of the libraries that decide a run's numbers."
     names = ('rl4llm', 'torch', 'transformers', 'tokenizers', 'numpy')

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 from ..core.registry import recipe
-from ..core.registry import nearest
+from ..core.settings_file import nearest
 
 # %% ../../nbs/scaling/00_config_files.ipynb #b3b8fd04
 HYPERPARAMETERS = dict(

@@ -17,8 +17,7 @@ import pandas as pd
 import torch
 
 # %% ../../nbs/studies/01_study.ipynb #5da4e722
-from ..engine.llama import has_fast_bf16
-from ..core.policy import ASSETS, Policy
+from ..core.policy import ASSETS, Policy, has_fast_bf16
 from ..core.registry import recipe
 from ..tasks import task
 from ..training.callbacks import Evaluate

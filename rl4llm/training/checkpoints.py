@@ -3,21 +3,21 @@
 # %% auto #0
 __all__ = ['save_checkpoint', 'list_checkpoints', 'read_checkpoint', 'latest_checkpoint', 'pack_stages', 'unpack_stages']
 
-# %% ../../nbs/training/00_checkpoints.ipynb #10725915
+# %% ../../nbs/training/00_checkpoints.ipynb #46757f11
 import hashlib, json, os, shutil, warnings
 from pathlib import Path
 
-# %% ../../nbs/training/00_checkpoints.ipynb #2c04585c
+# %% ../../nbs/training/00_checkpoints.ipynb #4cf148bd
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from ..core.storage import write_atomic
 
-# %% ../../nbs/training/00_checkpoints.ipynb #678ad593
+# %% ../../nbs/training/00_checkpoints.ipynb #b1549f0d
 def _sha(path) -> str:
     with open(path, 'rb') as f: return hashlib.file_digest(f, 'sha256').hexdigest() if hasattr(hashlib, 'file_digest') else hashlib.sha256(f.read()).hexdigest()
 
-# %% ../../nbs/training/00_checkpoints.ipynb #654c4a40
+# %% ../../nbs/training/00_checkpoints.ipynb #26615ab9
 def save_checkpoint(folder, step: int, tensors: dict[str, Tensor], state: dict, *, keep: int = 2) -> Path:
     "Write checkpoint `step` under `folder` and remove all but the newest `keep`. `state` must be JSON."
     folder, final = Path(folder), Path(folder) / f'{step:08d}'
@@ -32,12 +32,12 @@ def save_checkpoint(folder, step: int, tensors: dict[str, Tensor], state: dict, 
     for old in list_checkpoints(folder)[:-keep]: shutil.rmtree(old)
     return final
 
-# %% ../../nbs/training/00_checkpoints.ipynb #2ef84ad4
+# %% ../../nbs/training/00_checkpoints.ipynb #8b593b44
 def list_checkpoints(folder) -> list[Path]:
     "Checkpoint folders under `folder`, oldest first."
     return sorted(p for p in Path(folder).glob('[0-9]*') if p.is_dir())
 
-# %% ../../nbs/training/00_checkpoints.ipynb #2125baed
+# %% ../../nbs/training/00_checkpoints.ipynb #25a5e529
 def read_checkpoint(path) -> tuple[dict, dict[str, Tensor]]:
     "State and tensors of one checkpoint folder. Raises ValueError saying what is damaged."
     path = Path(path)
@@ -47,7 +47,7 @@ def read_checkpoint(path) -> tuple[dict, dict[str, Tensor]]:
         raise ValueError(f"checkpoint {path.name}: tensors.safetensors is missing, truncated or changed (its SHA-256 does not agree)")
     return state, load_file(path / 'tensors.safetensors')
 
-# %% ../../nbs/training/00_checkpoints.ipynb #cf47471a
+# %% ../../nbs/training/00_checkpoints.ipynb #e89e9d7d
 def latest_checkpoint(folder):
     "State and tensors of the newest undamaged checkpoint, or None if there is none. Damaged ones are named in a warning."
     for path in reversed(list_checkpoints(folder)):
@@ -55,14 +55,14 @@ def latest_checkpoint(folder):
         except ValueError as error: warnings.warn(f"{error}; using the one before it." if path != list_checkpoints(folder)[0] else f"{error}; starting from the beginning.", stacklevel=2)
     return None
 
-# %% ../../nbs/training/00_checkpoints.ipynb #d328570a
+# %% ../../nbs/training/00_checkpoints.ipynb #fdc67931
 def pack_stages(memory: dict) -> tuple[dict, dict[str, Tensor]]:
     "The states of stages, by name: JSON-able values, and tensors as `stages/<name>/<key>`."
     states = {name: part.state_dict() for name, part in memory.items()}
     tensors = {f'stages/{name}/{k}': v for name, state in states.items() for k, v in state.items() if torch.is_tensor(v)}
     return {name: {k: v for k, v in state.items() if not torch.is_tensor(v)} for name, state in states.items()}, tensors
 
-# %% ../../nbs/training/00_checkpoints.ipynb #f01ba2ac
+# %% ../../nbs/training/00_checkpoints.ipynb #86355777
 def unpack_stages(memory: dict, plain: dict, tensors: dict[str, Tensor]) -> None:
     "Give every stage back the state that `pack_stages` took."
     for name, part in memory.items():

@@ -20,12 +20,10 @@ from torch import Tensor
 
 # %% ../../nbs/training/04_loop.ipynb #4f7ad59a
 from ..core.numerics import fold, masked_mean
-from ..core.pipeline import (Batch, Stages, active_rows, advantages, batch_loss, build_stages,
-                                  row_slices, select_rows)
+from ..core.pipeline import Batch, Stages, active_rows, advantages, batch_loss, build_stages, row_slices, select_rows
 from ..core.registry import recipe as recipe_named
 from ..core.rollouts import group_mean
-from ..core.signals import (add_signals, check_needs, greedy_rewards, live_names, logp_old_of,
-                                 score_rollouts)
+from ..core.signals import add_signals, check_needs, greedy_rewards, live_names, logp_old_of, scored
 from ..core.storage import unpack, versions
 from .callbacks import Checkpoint, run_callbacks
 from .checkpoints import latest_checkpoint, unpack_stages
@@ -138,7 +136,7 @@ def collect(state: TrainState):
     items = stages.curriculum.call.sample(recipe.prompts, seed=int(seed_of(1)))
     rollouts = stages.sampler(policy, items, recipe.group, seed=int(seed_of(2)),
                               temperature=recipe.temperature)
-    rollouts = score_rollouts(rollouts, stages.reward, policy.prompts(rollouts.items))
+    rollouts = scored(policy, rollouts, stages.reward)
     return with_signals(state, rollouts, {*stages.advantage.needs, *stages.select.needs})
 
 # %% ../../nbs/training/04_loop.ipynb #eab72a08

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, linear
 from torch.utils.data import DataLoader, Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 from ..analysis.passk import pass_at_k, true_pass_at_k
-from ..engine.llama import has_fast_bf16, hidden_states, weights_of
+from ..core.policy import has_fast_bf16, whole_states
 from ..core.settings_file import settings
 from ..tasks.protocol import levels, split_of, task
 from ..tasks.vocabulary import tiny_tokenizer, vocabulary_list
@@ -124,12 +124,9 @@ def lr_at(spec: BaseSpec, step: int, steps: int) -> float:
 def completion_loss(model, tokens: Tensor, labels: Tensor, bf16: bool) -> Tensor:
     "Summed cross-entropy (nats) over the completion tokens; the head is applied to those alone. `bf16` takes matrix products in bfloat16."
     inputs, targets = tokens[:, :-1], labels[:, 1:]
-    n, t = inputs.shape
-    causal = torch.ones(t, t, dtype=torch.bool, device=tokens.device).tril()[None, None]
-    w = weights_of(model, bf16)
-    hidden = hidden_states(w, inputs, torch.arange(t, device=tokens.device).expand(n, -1), causal, lambda layer, k, v: (k, v))
+    hidden, head = whole_states(model, inputs, bf16=bf16)
     chosen = targets != -100
-    return cross_entropy(linear(hidden[chosen], w.head), targets[chosen], reduction='sum')
+    return cross_entropy(linear(hidden[chosen], head), targets[chosen], reduction='sum')
 
 # %% ../../nbs/training/05_pretraining.ipynb #570386ad
 def supervised_step(model, optimiser, pieces, *, device='cpu', bf16: bool = False) -> float:
