@@ -8,7 +8,7 @@ TOP = Path(__file__).resolve().parents[1]
 NOTEBOOKS = [p for folder in ('nbs', 'tutorials') for p in sorted((TOP/folder).rglob('*.ipynb'))
              if not any(part.startswith(('_', '.')) for part in p.relative_to(TOP).parts)]
 TEMPLATE = TOP/'nbs'/'_method_template.ipynb'
-PACKAGE = [f for f in sorted((TOP/'rl4llm').rglob('*.py')) if f.name not in ('__init__.py', '_modidx.py')]
+PACKAGE = [f for f in sorted((TOP/'rl4llm').rglob('*.py')) if not f.name.startswith('_')]
 HEADINGS = ('Idea and formula', 'Code', 'By hand', 'Identities', 'See it', 'At scale', 'Differs from the paper')
 MACHINE = re.compile(r'(?<![\w.:/])/(tmp|root|home|Users|work|opt|var|private)/\w')
 INSTALL = re.compile(r'(pip3?|conda|uv|apt|apt-get)\s+install\b')

@@ -1,19 +1,20 @@
 "The house around the library: package, README, versions, commands, names."
-import ast, importlib.metadata as metadata, importlib.util, pkgutil, re, subprocess, tomllib
+import ast, importlib.metadata as metadata, importlib.util, pkgutil, re, subprocess, sys, tomllib
 from pathlib import Path
-import pytest
+import pytest, yaml
 from packaging.requirements import Requirement
+from packaging.version import Version
 import rl4llm
 
 TOP = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((TOP/'pyproject.toml').read_text())
-PAGES = ('README.md', 'CONTRIBUTING.md')
+PAGES = ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md')
 
 
 def modules():
     "Every generated module: (dotted name, file)."
     package = TOP/'rl4llm'
-    files = [f for f in sorted(package.rglob('*.py')) if f.name not in ('__init__.py', '_modidx.py')]
+    files = [f for f in sorted(package.rglob('*.py')) if not f.name.startswith('_')]
     return [('.'.join(f.relative_to(TOP).with_suffix('').parts), f) for f in files]
 
 
@@ -63,8 +64,40 @@ def test_version_and_console_script():
     assert scripts and callable(scripts[0].load())
 
 
-def test_the_command_answers_help():
-    done = subprocess.run(['rl4llm', '--help'], capture_output=True, text=True, timeout=120)
+def versions():
+    "The version as each page that names one says it."
+    found = {
+        'rl4llm/__init__.py': re.search(r"__version__ = [\"'](.+)[\"']", (TOP/'rl4llm'/'__init__.py').read_text()),
+        'CITATION.cff': re.search(r'^version: (\S+)$', (TOP/'CITATION.cff').read_text(), re.MULTILINE),
+        'CHANGELOG.md': re.search(r'^## \[(.+?)\]', (TOP/'CHANGELOG.md').read_text(), re.MULTILINE),
+        'README.md': re.search(r'^  version = \{(.+?)\}', (TOP/'README.md').read_text(), re.MULTILINE),
+    }
+    return {page: match and match[1] for page, match in found.items()}
+
+
+def test_every_page_says_the_same_version():
+    assert len(set(versions().values())) == 1, versions()
+
+
+def test_citation_names_what_the_project_file_names():
+    citation = yaml.safe_load((TOP/'CITATION.cff').read_text())
+    assert citation['cff-version'] == '1.2.0' and citation['type'] == 'software' and citation['message']
+    assert citation['license'] == PROJECT['project']['license']
+    assert citation['authors'] == PROJECT['project']['authors']
+    assert citation['title'] in (TOP/'README.md').read_text()
+
+
+def test_changelog_is_in_order():
+    headings = re.findall(r'^## \[(.+?)\] - (.+)$', (TOP/'CHANGELOG.md').read_text(), re.MULTILINE)
+    order = [Version(version) for version, _ in headings]
+    assert order == sorted(order, reverse=True) and len(set(order)) == len(order)
+    for version, when in headings[1:]:
+        assert re.fullmatch(r'\d{4}-\d{2}-\d{2}', when), f'{version}: only the newest may be unreleased'
+
+
+@pytest.mark.parametrize('command', [['rl4llm'], [sys.executable, '-m', 'rl4llm']], ids=['script', 'module'])
+def test_the_command_answers_help(command):
+    done = subprocess.run([*command, '--help'], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and 'demo' in done.stdout and 'doctor' in done.stdout
 
 
