@@ -29,7 +29,7 @@ export TIMEFORMAT      := took %0lR
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,scale]'
 	@touch $@
 
-.PHONY: help demo lab test test-all in-step test-notebooks test-wheel test-browser bench readme notebooks pins clean
+.PHONY: help demo lab test test-all in-step types test-notebooks test-wheel test-browser bench readme notebooks stubs pins clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,10 +49,13 @@ bench: .venv/.scale ## speed and memory beside TRL, generate and plain autograd 
 
 notebooks: export TQDM_DISABLE = 1
 notebooks: .venv/.installed ## execute notebooks and store their outputs: make notebooks NB=nbs/core/01_settings_file.ipynb
-	nbdev-export
+	nbdev-export && python nbs/_stubs.py
 	find $(NB) -name '*.ipynb' -not -path '*/[_.]*' -print0 | sort -z | xargs -0 jupyter nbconvert --to notebook --execute --inplace \
 	  --ExecutePreprocessor.timeout=3600 --ExecutePreprocessor.record_timing=False
 	for nb in $(NB); do nbdev-clean --fname $$nb; done
+
+stubs: .venv/.installed ## write rl4llm/ from the notebooks, and the stubs that tell editors its names
+	nbdev-export && python nbs/_stubs.py
 
 readme: .venv/.installed ## write README.md from nbs/index.ipynb
 	python nbs/_readme.py
@@ -73,11 +76,14 @@ test-all: .venv/.scale in-step test-notebooks ## the same with the slow, wheel a
 	time python -m pytest -n 2 --dist loadgroup --durations=20 -m ''
 
 in-step: .venv/.installed ## are notebooks clean, and is rl4llm/ what they export?
-	rm -rf .venv/step && mkdir .venv/step && cp -r pyproject.toml nbs tutorials rl4llm .venv/step
-	cd .venv/step && nbdev-clean --fname nbs && nbdev-clean --fname tutorials && nbdev-export
+	rm -rf .venv/step && mkdir .venv/step && cp -r pyproject.toml README.md nbs tutorials rl4llm .venv/step
+	cd .venv/step && nbdev-clean --fname nbs && nbdev-clean --fname tutorials && nbdev-export && python nbs/_stubs.py
 	for d in nbs tutorials rl4llm; do \
 	  diff -rq -x __pycache__ -x .ipynb_checkpoints $$d .venv/step/$$d || \
-	  { echo "$$d/ is not in step with its notebooks: run nbdev-clean --fname $$d and nbdev-export, and look at the change."; exit 1; }; done
+	  { echo "$$d/ is not in step with its notebooks: run nbdev-clean --fname $$d and make stubs, and look at the change."; exit 1; }; done
+
+types: .venv/.installed ## do the public names have the types that their users expect?
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 pyright --pythonpath $(PY)
 
 test-notebooks: .venv/.installed ## execute every notebook, store nothing
 	time nbdev-test nbs --n-workers 2 --timing

@@ -56,6 +56,29 @@ def test_every_public_name_resolves_from_the_top():
             if name not in {m.name for m in pkgutil.iter_modules(rl4llm.__path__)}: assert getattr(rl4llm, name).__name__ == name
 
 
+# -- stubs and types
+
+def script(name):
+    "A script of nbs/ as a module."
+    spec = importlib.util.spec_from_file_location(name, TOP/'nbs'/f'_{name}.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_stubs_say_what_resolves():
+    written = {file: file.read_text() for file in (TOP/'rl4llm').rglob('*.pyi')}
+    assert written == script('stubs').stubs(), 'the stubs are not those of the present names: run make stubs'
+
+
+def test_every_name_at_the_top_is_used_as_a_user_would():
+    stub = (TOP/'rl4llm'/'__init__.pyi').read_text()
+    offered = set(re.findall(r'^from \.\S+ import (\w+)', stub, re.MULTILINE))
+    tree = ast.parse((TOP/'tests'/'typing'/'public_api.py').read_text())
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert offered and offered <= used, f'tests/typing/public_api.py does not use {sorted(offered - used)}'
+
+
 # -- versions and metadata
 
 def test_version_and_console_script():
@@ -123,21 +146,14 @@ def test_the_tiny_model_is_small():
 
 # -- pages
 
-def converter():
-    spec = importlib.util.spec_from_file_location('readme', TOP/'nbs'/'_readme.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_readme_is_in_step_with_its_notebook():
-    text, pictures = converter().readme()
+    text, pictures = script('readme').readme()
     assert (TOP/'README.md').read_text() == text, 'README.md is not what nbs/index.ipynb says: run make readme'
     for name, data in pictures.items(): assert (TOP/name).read_bytes() == data, f'{name}: run make readme'
 
 
 def test_readme_links_are_moved_to_the_top():
-    rooted = converter().rooted
+    rooted = script('readme').rooted
     assert rooted('[a](core) ![b](images/x.png) [c](../LICENSE)') == '[a](nbs/core) ![b](nbs/images/x.png) [c](LICENSE)'
     assert rooted('[a](https://x.org/y) [b](#part) <img src="images/x.png">') == '[a](https://x.org/y) [b](#part) <img src="nbs/images/x.png">'
 

@@ -1,0 +1,27 @@
+# Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import catalogue as catalogue
+from . import claims as claims
+from .catalogue import components_of as components_of
+from .catalogue import coverage as coverage
+from .catalogue import home_of as home_of
+from .catalogue import notebook_of as notebook_of
+from .catalogue import papers as papers
+from .catalogue import recipes_of as recipes_of
+from .catalogue import status_of as status_of
+from .catalogue import table as table
+from .claims import Claim as Claim
+from .claims import Part as Part
+from .claims import add_claim as add_claim
+from .claims import arm_of as arm_of
+from .claims import claim_html as claim_html
+from .claims import claim_named as claim_named
+from .claims import claim_rows as claim_rows
+from .claims import claim_table as claim_table
+from .claims import claim_verdict as claim_verdict
+from .claims import claims_table as claims_table
+from .claims import equal_progress as equal_progress
+from .claims import measured_part as measured_part
+from .claims import metric_at as metric_at
+from .claims import paired_seeds as paired_seeds
+from .claims import part_verdict as part_verdict
+from .claims import token_ratio as token_ratio
