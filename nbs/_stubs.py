@@ -1,6 +1,7 @@
 """Writes a stub beside each lazy `__init__.py`: `python nbs/_stubs.py`, after nbdev-export.
 
-Editors and type checkers do not run `__getattr__`, so the names of a package are written down for them, from the table that resolves the names."""
+Editors and type checkers do not run `__getattr__`, so the names of a package are written down
+for them, from the table that resolves the names."""
 import importlib, re, sys
 from pathlib import Path
 import nbformat
@@ -19,7 +20,7 @@ def taught():
 
 
 def public(rl4llm, lazy):
-    "Name -> module of what `rl4llm` itself offers: its table PUBLIC, or what is taught where there is no table."
+    "Name -> module of what `rl4llm` itself offers: its table PUBLIC; without one, what is taught."
     table = vars(rl4llm).get('PUBLIC') or vars(lazy).get('PUBLIC')
     if table: return dict(table)
     homes = lazy.index('rl4llm')
@@ -29,11 +30,13 @@ def public(rl4llm, lazy):
 def stub(folder, names):
     "Text of a stub: the modules and packages in `folder`, and `names` (name -> module)."
     package = '.'.join(folder.relative_to(TOP).parts)
-    modules = {f.stem for f in folder.glob('*.py')} | {f.parent.name for f in folder.glob('*/__init__.py')}
-    children = sorted(name for name in modules if not name.startswith('_'))
+    modules = {f.stem for f in folder.glob('*.py')}
+    packages = {f.parent.name for f in folder.glob('*/__init__.py')}
+    children = sorted(name for name in modules | packages if not name.startswith('_'))
     lines = [f'from . import {name} as {name}\n' for name in children]
     for name, module in sorted(names.items(), key=lambda item: (item[1], item[0])):
-        if name not in children: lines.append(f"from {module.removeprefix(package)} import {name} as {name}\n")
+        if name in children: continue
+        lines.append(f'from {module.removeprefix(package)} import {name} as {name}\n')
     return HEADER + ''.join(lines)
 
 

@@ -59,7 +59,8 @@ def recipes_of_ones_own() -> None:
 def training_and_comparing() -> None:
     countdown, base = task('countdown'), Policy.load('tiny')
     exam = Evaluate(countdown.sample(16, seed=0, split='test'), samples=16)
-    runs = [train(base.clone(), countdown, recipe(name), steps=5, seed=seed, callbacks=[exam, LivePlot(('reward',), every=2)])
+    watchers = [exam, LivePlot(('reward',), every=2)]
+    runs = [train(base.clone(), countdown, recipe(name), steps=5, seed=seed, callbacks=watchers)
             for name in ('grpo', 'negative') for seed in (0, 1)]
     assert_type(runs[0], Run)
     assert_type(runs[0].metrics, pd.DataFrame)
