@@ -6,6 +6,7 @@ PYTHON        ?= python3
 VENV          := $(CURDIR)/.venv
 PY            := $(VENV)/bin/python
 NB            ?= nbs tutorials
+WHICH         :=
 LESSON        ?= $(firstword $(wildcard tutorials/01_*.ipynb) tutorials)
 CHROMIUM      := command -v chromium chromium-browser google-chrome
 export PATH            := $(VENV)/bin:$(PATH)
@@ -29,7 +30,7 @@ export TIMEFORMAT      := took %0lR
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,scale]'
 	@touch $@
 
-.PHONY: help demo lab test test-all in-step types test-notebooks test-wheel test-browser bench readme notebooks stubs pins clean
+.PHONY: help demo lab test test-all in-step lint types test-notebooks test-wheel test-browser bench readme notebooks stubs pins clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,12 +68,13 @@ pins: .venv/.installed ## write constraints.txt from the present .venv
 
 test test-all test-notebooks test-wheel test-browser notebooks: export OMP_NUM_THREADS ?= 1
 
-test: in-step test-notebooks ## what a change must pass: export in step, every notebook, the fast tests (under 15 minutes on 2 cores)
+test: in-step lint types test-notebooks ## what a change must pass: export in step, lint, types, the notebooks it reaches, the fast tests (under 15 minutes on 2 cores)
 	time python -m pytest -n 2 --dist loadgroup --durations=10
 	@$(CHROMIUM) > /dev/null || echo 'No Chromium here: the widgets were not tried in a browser (`make test-browser` skips, `make test-all` asks for it).'
 
 test-all: export REQUIRE_BROWSER = 1
-test-all: .venv/.scale in-step test-notebooks ## the same with the slow, wheel and browser tests (under 60 minutes)
+test-all: WHICH = --all
+test-all: .venv/.scale in-step lint types test-notebooks ## the same with every notebook, the slow, wheel and browser tests (under 60 minutes)
 	time python -m pytest -n 2 --dist loadgroup --durations=20 -m ''
 
 in-step: .venv/.installed ## are notebooks clean, and is rl4llm/ what they export?
@@ -82,12 +84,14 @@ in-step: .venv/.installed ## are notebooks clean, and is rl4llm/ what they expor
 	  diff -rq -x __pycache__ -x .ipynb_checkpoints $$d .venv/step/$$d || \
 	  { echo "$$d/ is not in step with its notebooks: run nbdev-clean --fname $$d and make stubs, and look at the change."; exit 1; }; done
 
+lint: .venv/.installed ## do the clean folders keep the rules of the house?
+	python tests/lint.py
+
 types: .venv/.installed ## do the public names have the types that their users expect?
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 pyright --pythonpath $(PY)
 
-test-notebooks: .venv/.installed ## execute every notebook, store nothing
-	time nbdev-test nbs --n-workers 2 --timing
-	time RL4LLM_DRY_RUN=1 nbdev-test tutorials --n-workers 2 --timing
+test-notebooks: .venv/.installed ## execute what a change can reach, one fifth of the rest and the lessons: make test-notebooks WHICH=--all
+	time python tests/select_notebooks.py --run $(WHICH)
 
 test-wheel: .venv/.installed ## build the wheel, install it in an empty environment, run the demo there
 	time python -m pytest -m wheel
