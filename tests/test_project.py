@@ -178,3 +178,13 @@ def test_every_listed_target_would_run():
     targets = re.findall(r'make ([a-z-]+)', listed)
     assert {'demo', 'lab', 'test', 'test-all', 'readme', 'notebooks'} <= set(targets)
     for target in targets: assert subprocess.run(['make', '-n', target], cwd=TOP, capture_output=True).returncode == 0, target
+
+
+def test_the_workflow_runs_what_is_there():
+    jobs = yaml.safe_load((TOP/'.github'/'workflows'/'tests.yml').read_text())['jobs']
+    targets = set(re.findall(r'^([a-z-]+):', (TOP/'Makefile').read_text(), re.MULTILINE))
+    runs = [step['run'] for job in jobs.values() for step in job['steps'] if 'run' in step]
+    assert {run.split()[1] for run in runs if run.startswith('make ')} <= targets
+    pythons = jobs['linux']['strategy']['matrix']['python']
+    assert all(isinstance(p, str) for p in pythons), 'quote versions: 3.10 is the number 3.1'
+    assert PROJECT['project']['requires-python'] == f'>={min(pythons, key=Version)}'
