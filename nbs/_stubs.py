@@ -2,29 +2,11 @@
 
 Editors and type checkers do not run `__getattr__`, so the names of a package are written down
 for them, from the table that resolves the names."""
-import importlib, re, sys
+import importlib, sys
 from pathlib import Path
-import nbformat
 
 TOP = Path(__file__).resolve().parents[1]
 HEADER = "# Written by nbs/_stubs.py: the names that __init__.py resolves on first use.\n"
-IMPORT = re.compile(r'^from rl4llm import ([\w, ]+)', re.MULTILINE)
-
-
-def taught():
-    "Names that the README and the lessons import from the top."
-    lessons = [nbformat.read(path, 4) for path in sorted((TOP/'tutorials').glob('[0-9]*.ipynb'))]
-    texts = [cell.source for nb in lessons for cell in nb.cells if cell.cell_type == 'code']
-    found = IMPORT.findall('\n'.join([(TOP/'README.md').read_text(), *texts]))
-    return {name.strip() for names in found for name in names.split(',')}
-
-
-def public(rl4llm, lazy):
-    "Name -> module of what `rl4llm` itself offers: its table PUBLIC; without one, what is taught."
-    table = vars(rl4llm).get('PUBLIC') or vars(lazy).get('PUBLIC')
-    if table: return dict(table)
-    homes = lazy.index('rl4llm')
-    return {name: homes[name] for name in taught()}
 
 
 def stub(folder, names):
@@ -43,13 +25,13 @@ def stub(folder, names):
 def stubs():
     "File -> text of every stub of the package."
     sys.path.insert(0, str(TOP))
-    rl4llm = importlib.import_module('rl4llm')
-    lazy = importlib.import_module('rl4llm.core.lazy')
+    public = importlib.import_module('rl4llm').PUBLIC
+    index = importlib.import_module('rl4llm.core.lazy').index
     found = {}
     for init in sorted((TOP/'rl4llm').rglob('__init__.py')):
         folder, top = init.parent, init.parent.name == 'rl4llm'
         package = '.'.join(folder.relative_to(TOP).parts)
-        text = stub(folder, public(rl4llm, lazy) if top else lazy.index(package))
+        text = stub(folder, public if top else index(package))
         found[init.with_suffix('.pyi')] = text + ('\n__version__: str\n' if top else '')
     return found
 

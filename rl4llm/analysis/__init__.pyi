@@ -172,13 +172,13 @@ from .traces import looks_pickled as looks_pickled
 from .traces import read_tensors as read_tensors
 from .traces import refuse_pickle as refuse_pickle
 from .traces import replay as replay
+from .traces import replay_loss as replay_loss
 from .traces import replay_table as replay_table
 from .traces import save_rollouts as save_rollouts
 from .traces import scored_again as scored_again
 from .traces import trace_facts as trace_facts
 from .traces import trace_tensors as trace_tensors
 from .traces import trace_words as trace_words
-from .traces import update_weights as update_weights
 from .traces import words_by_id as words_by_id
 from .voting import avg_at_k as avg_at_k
 from .voting import best_of_k as best_of_k

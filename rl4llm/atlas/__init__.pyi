@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import catalogue as catalogue
 from . import claims as claims
+from . import explorer as explorer
 from .catalogue import components_of as components_of
 from .catalogue import coverage as coverage
 from .catalogue import home_of as home_of
@@ -25,3 +26,6 @@ from .claims import metric_at as metric_at
 from .claims import paired_seeds as paired_seeds
 from .claims import part_verdict as part_verdict
 from .claims import token_ratio as token_ratio
+from .explorer import atlas_explorer as atlas_explorer
+from .explorer import atlas_html as atlas_html
+from .explorer import atlas_rows as atlas_rows

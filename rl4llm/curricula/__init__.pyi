@@ -2,6 +2,5 @@
 from . import few_problems as few_problems
 from . import uniform_sampling as uniform_sampling
 from .few_problems import handful as handful
-from .few_problems import no_advantage as no_advantage
 from .few_problems import rank_problems as rank_problems
 from .uniform_sampling import uniform as uniform

@@ -11,7 +11,6 @@ from . import offline as offline
 from . import outcome_limit as outcome_limit
 from . import posterior as posterior
 from . import random_policy_valuation as random_policy_valuation
-from . import references as references
 from . import regularisers as regularisers
 from . import sequence_ratios as sequence_ratios
 from . import surrogates as surrogates
@@ -47,7 +46,6 @@ from .off_policy import behaviour_clip as behaviour_clip
 from .off_policy import behaviour_weight as behaviour_weight
 from .off_policy import decoupled_ppo as decoupled_ppo
 from .off_policy import off_policy_mask as off_policy_mask
-from .off_policy import stale_sample as stale_sample
 from .off_policy import stays_near as stays_near
 from .off_policy import truncated_is as truncated_is
 from .offline import a_lol as a_lol
@@ -70,15 +68,8 @@ from .posterior import posterior_weight as posterior_weight
 from .random_policy_valuation import mean_logp as mean_logp
 from .random_policy_valuation import next_token_value as next_token_value
 from .random_policy_valuation import rover as rover
-from .references import CopiedPolicy as CopiedPolicy
-from .references import adaptive_kl_penalty as adaptive_kl_penalty
-from .references import blend as blend
-from .references import drift as drift
-from .references import ema_reference as ema_reference
-from .references import reset_reference as reset_reference
+from .regularisers import adaptive_kl_penalty as adaptive_kl_penalty
 from .regularisers import entropy_bonus as entropy_bonus
-from .regularisers import fixed_reference as fixed_reference
-from .regularisers import kl_estimate as kl_estimate
 from .regularisers import kl_penalty as kl_penalty
 from .sequence_ratios import gmpo as gmpo
 from .sequence_ratios import gspo as gspo

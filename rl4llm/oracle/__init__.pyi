@@ -21,6 +21,7 @@ from .estimators import GradientCheck as GradientCheck
 from .estimators import check as check
 from .estimators import check_table as check_table
 from .estimators import estimator_of as estimator_of
+from .estimators import every_row as every_row
 from .estimators import greedy_sequence as greedy_sequence
 from .estimators import group_gradients as group_gradients
 from .estimators import mean_of_sums as mean_of_sums
@@ -31,7 +32,6 @@ from .estimators import statistic_of as statistic_of
 from .estimators import token_loss as token_loss
 from .estimators import tree_has as tree_has
 from .estimators import tree_rollouts as tree_rollouts
-from .estimators import wanted_signals as wanted_signals
 from .estimators import with_signals as with_signals
 from .tabular import TokenTree as TokenTree
 from .tabular import check_tree as check_tree

@@ -11,6 +11,5 @@ from .spurious import text_uniform as text_uniform
 from .verifier import as_item as as_item
 from .verifier import correct as correct
 from .verifier import partial_credit as partial_credit
-from .verifier import score as score
 from .verifier import text_of as text_of
 from .verifier import verdicts as verdicts

@@ -19,9 +19,6 @@ from .dashboard import wait_for as wait_for
 from .explorers import advantage_html as advantage_html
 from .explorers import advantage_playground as advantage_playground
 from .explorers import advantage_table as advantage_table
-from .explorers import atlas_explorer as atlas_explorer
-from .explorers import atlas_html as atlas_html
-from .explorers import atlas_rows as atlas_rows
 from .explorers import batch_calculator as batch_calculator
 from .explorers import batch_html as batch_html
 from .explorers import batch_numbers as batch_numbers
