@@ -78,7 +78,7 @@ test-all: .venv/.scale in-step lint types test-notebooks ## the same with every 
 	time python -m pytest -n 2 --dist loadgroup --durations=20 -m ''
 
 in-step: .venv/.installed ## are notebooks clean, and is rl4llm/ what they export?
-	rm -rf .venv/step && mkdir .venv/step && cp -r pyproject.toml README.md nbs tutorials rl4llm .venv/step
+	rm -rf .venv/step && mkdir .venv/step && cp -r pyproject.toml nbs tutorials rl4llm .venv/step
 	cd .venv/step && nbdev-clean --fname nbs && nbdev-clean --fname tutorials && nbdev-export && python nbs/_stubs.py
 	for d in nbs tutorials rl4llm; do \
 	  diff -rq -x __pycache__ -x .ipynb_checkpoints $$d .venv/step/$$d || \
