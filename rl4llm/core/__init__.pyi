@@ -59,6 +59,7 @@ from .policy import prompt_text as prompt_text
 from .policy import put_back as put_back
 from .policy import statistics as statistics
 from .policy import token_stats as token_stats
+from .policy import whole_states as whole_states
 from .registry import Recipe as Recipe
 from .registry import RecipeSpec as RecipeSpec
 from .registry import StageInfo as StageInfo
