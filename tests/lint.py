@@ -72,7 +72,6 @@ def lint(places):
     "Messages about a list of paths, in order."
     found, files = [], []
     for place in places:
-        if not place.exists(): raise FileNotFoundError(f'{shown_path(place)} is not there')
         if place.is_dir(): found += number_messages(place)
         for notebook in notebooks_of(place): found += notebook_messages(notebook)
         files += [nb.path for nb in notebooks_of(place)] + sources_of(place)
@@ -161,6 +160,8 @@ def main(arguments):
     parser.add_argument('--measure', action='store_true', help='print figures of every folder')
     options = parser.parse_args(arguments)
     places = [p.resolve() for p in options.paths]
+    missing = [str(p) for p in options.paths if not p.exists()]
+    if missing: parser.error(f"not there: {', '.join(missing)}")
     if options.measure: return measure(places or folders())
     messages = lint(places or [TOP/name for name in RULES['clean']])
     for message in messages: print(message)
