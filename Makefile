@@ -6,6 +6,7 @@ PYTHON        ?= python3
 VENV          := $(CURDIR)/.venv
 PY            := $(VENV)/bin/python
 NB            ?= nbs tutorials
+WHICH         :=
 LESSON        ?= $(firstword $(wildcard tutorials/01_*.ipynb) tutorials)
 CHROMIUM      := command -v chromium chromium-browser google-chrome
 export PATH            := $(VENV)/bin:$(PATH)
@@ -29,7 +30,7 @@ export TIMEFORMAT      := took %0lR
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,scale]'
 	@touch $@
 
-.PHONY: help demo lab test test-all in-step test-notebooks test-wheel test-browser bench readme notebooks pins clean
+.PHONY: help demo lab test test-all in-step lint types test-notebooks test-wheel test-browser bench readme notebooks stubs pins clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,10 +50,13 @@ bench: .venv/.scale ## speed and memory beside TRL, generate and plain autograd 
 
 notebooks: export TQDM_DISABLE = 1
 notebooks: .venv/.installed ## execute notebooks and store their outputs: make notebooks NB=nbs/core/01_settings_file.ipynb
-	nbdev-export
+	nbdev-export && python nbs/_stubs.py
 	find $(NB) -name '*.ipynb' -not -path '*/[_.]*' -print0 | sort -z | xargs -0 jupyter nbconvert --to notebook --execute --inplace \
 	  --ExecutePreprocessor.timeout=3600 --ExecutePreprocessor.record_timing=False
 	for nb in $(NB); do nbdev-clean --fname $$nb; done
+
+stubs: .venv/.installed ## write rl4llm/ from the notebooks, and the stubs that tell editors its names
+	nbdev-export && python nbs/_stubs.py
 
 readme: .venv/.installed ## write README.md from nbs/index.ipynb
 	python nbs/_readme.py
@@ -64,24 +68,30 @@ pins: .venv/.installed ## write constraints.txt from the present .venv
 
 test test-all test-notebooks test-wheel test-browser notebooks: export OMP_NUM_THREADS ?= 1
 
-test: in-step test-notebooks ## what a change must pass: export in step, every notebook, the fast tests (under 15 minutes on 2 cores)
+test: in-step lint types test-notebooks ## what a change must pass: export in step, lint, types, the notebooks it reaches, the fast tests (under 15 minutes on 2 cores)
 	time python -m pytest -n 2 --dist loadgroup --durations=10
 	@$(CHROMIUM) > /dev/null || echo 'No Chromium here: the widgets were not tried in a browser (`make test-browser` skips, `make test-all` asks for it).'
 
 test-all: export REQUIRE_BROWSER = 1
-test-all: .venv/.scale in-step test-notebooks ## the same with the slow, wheel and browser tests (under 60 minutes)
+test-all: WHICH = --all
+test-all: .venv/.scale in-step lint types test-notebooks ## the same with every notebook, the slow, wheel and browser tests (under 60 minutes)
 	time python -m pytest -n 2 --dist loadgroup --durations=20 -m ''
 
 in-step: .venv/.installed ## are notebooks clean, and is rl4llm/ what they export?
 	rm -rf .venv/step && mkdir .venv/step && cp -r pyproject.toml nbs tutorials rl4llm .venv/step
-	cd .venv/step && nbdev-clean --fname nbs && nbdev-clean --fname tutorials && nbdev-export
+	cd .venv/step && nbdev-clean --fname nbs && nbdev-clean --fname tutorials && nbdev-export && python nbs/_stubs.py
 	for d in nbs tutorials rl4llm; do \
 	  diff -rq -x __pycache__ -x .ipynb_checkpoints $$d .venv/step/$$d || \
-	  { echo "$$d/ is not in step with its notebooks: run nbdev-clean --fname $$d and nbdev-export, and look at the change."; exit 1; }; done
+	  { echo "$$d/ is not in step with its notebooks: run nbdev-clean --fname $$d and make stubs, and look at the change."; exit 1; }; done
 
-test-notebooks: .venv/.installed ## execute every notebook, store nothing
-	time nbdev-test nbs --n-workers 2 --timing
-	time RL4LLM_DRY_RUN=1 nbdev-test tutorials --n-workers 2 --timing
+lint: .venv/.installed ## do the clean folders keep the rules of the house?
+	python tests/lint.py
+
+types: .venv/.installed ## do the public names have the types that their users expect?
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 pyright --pythonpath $(PY)
+
+test-notebooks: .venv/.installed ## execute what a change can reach, one fifth of the rest and the lessons: make test-notebooks WHICH=--all
+	time python tests/select_notebooks.py --run $(WHICH)
 
 test-wheel: .venv/.installed ## build the wheel, install it in an empty environment, run the demo there
 	time python -m pytest -m wheel

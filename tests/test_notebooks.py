@@ -3,16 +3,16 @@ import ast, copy, json, re
 from functools import lru_cache
 from pathlib import Path
 import nbformat, pytest
+from lint_rules import LIMITS, body_lines, positional
 
 TOP = Path(__file__).resolve().parents[1]
 NOTEBOOKS = [p for folder in ('nbs', 'tutorials') for p in sorted((TOP/folder).rglob('*.ipynb'))
              if not any(part.startswith(('_', '.')) for part in p.relative_to(TOP).parts)]
 TEMPLATE = TOP/'nbs'/'_method_template.ipynb'
-PACKAGE = [f for f in sorted((TOP/'rl4llm').rglob('*.py')) if f.name not in ('__init__.py', '_modidx.py')]
+PACKAGE = [f for f in sorted((TOP/'rl4llm').rglob('*.py')) if not f.name.startswith('_')]
 HEADINGS = ('Idea and formula', 'Code', 'By hand', 'Identities', 'See it', 'At scale', 'Differs from the paper')
 MACHINE = re.compile(r'(?<![\w.:/])/(tmp|root|home|Users|work|opt|var|private)/\w')
 INSTALL = re.compile(r'(pip3?|conda|uv|apt|apt-get)\s+install\b')
-LONGER = {'rl4llm.training.loop.train': 45}    # the loop alone may be longer
 
 every_notebook = pytest.mark.parametrize('path', NOTEBOOKS + [TEMPLATE], ids=lambda p: str(p.relative_to(TOP)))
 every_module = pytest.mark.parametrize('path', PACKAGE, ids=lambda p: str(p.relative_to(TOP)))
@@ -124,22 +124,16 @@ def functions(path):
     return [(f'{module}.{n.name}', n) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
 
 
-def body_lines(node):
-    "Lines of a function's body, docstring not counted."
-    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
-
-
 @every_module
 def test_functions_are_short(path):
-    long = {name: body_lines(n) for name, n in functions(path) if body_lines(n) > LONGER.get(name, 25)}
+    long = {name: body_lines(n) for name, n in functions(path) if body_lines(n) > LIMITS['body']}
     assert not long
 
 
 @every_module
 def test_few_positional_arguments(path):
-    many = {name: len(n.args.args) for name, n in functions(path) if len([a for a in n.args.args if a.arg not in ('self', 'cls')]) > 5}
-    assert not many, 'at most five; put knobs after the star'
+    many = {name: positional(n) for name, n in functions(path) if len(positional(n)) > LIMITS['arguments']}
+    assert not many, 'too many; put knobs after the star'
 
 
 @every_module

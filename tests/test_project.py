@@ -1,19 +1,20 @@
 "The house around the library: package, README, versions, commands, names."
-import ast, importlib.metadata as metadata, importlib.util, pkgutil, re, subprocess, tomllib
+import ast, importlib, importlib.metadata as metadata, importlib.util, re, subprocess, sys, tomllib
 from pathlib import Path
-import pytest
+import pytest, yaml
 from packaging.requirements import Requirement
+from packaging.version import Version
 import rl4llm
 
 TOP = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((TOP/'pyproject.toml').read_text())
-PAGES = ('README.md', 'CONTRIBUTING.md')
+PAGES = ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md')
 
 
 def modules():
     "Every generated module: (dotted name, file)."
     package = TOP/'rl4llm'
-    files = [f for f in sorted(package.rglob('*.py')) if f.name not in ('__init__.py', '_modidx.py')]
+    files = [f for f in sorted(package.rglob('*.py')) if not f.name.startswith('_')]
     return [('.'.join(f.relative_to(TOP).with_suffix('').parts), f) for f in files]
 
 
@@ -32,14 +33,16 @@ def test_every_module_names_a_notebook_that_is_there():
 
 
 def test_every_package_resolves_names_lazily():
-    line = 'from rl4llm.core.lazy import attach; __getattr__, __dir__, __all__ = attach(__name__)'
-    for init in (TOP/'rl4llm').rglob('__init__.py'): assert init.read_text().strip().split('\n')[-1] == line, init
+    for init in (TOP/'rl4llm').rglob('__init__.py'):
+        given = '__name__, PUBLIC' if init.parent == TOP/'rl4llm' else '__name__'
+        line = f'__getattr__, __dir__, __all__ = attach({given})'
+        assert init.read_text().rstrip().endswith(line), init
 
 
-def test_public_names_are_unique():
+def test_public_names_are_unique_in_a_package():
     homes = {}
     for module, file in modules():
-        for name in defined(file): homes.setdefault(name, []).append(module)
+        for name in defined(file): homes.setdefault((file.parent.name, name), []).append(module)
     assert not {n: ms for n, ms in homes.items() if len(ms) > 1}
 
 
@@ -49,10 +52,38 @@ def test_no_module_bears_the_name_of_a_function_beside_it():
         assert file.stem not in beside, f'{module}: the package re-exports a function of that name'
 
 
-def test_every_public_name_resolves_from_the_top():
+def test_every_public_name_resolves_from_its_package():
     for module, file in modules():
-        for name in defined(file):
-            if name not in {m.name for m in pkgutil.iter_modules(rl4llm.__path__)}: assert getattr(rl4llm, name).__name__ == name
+        package = importlib.import_module(module.rpartition('.')[0])
+        for name in defined(file): assert getattr(package, name).__module__ == module, name
+
+
+def test_every_name_of_the_short_list_resolves_from_the_top():
+    for name, module in rl4llm.PUBLIC.items():
+        assert getattr(rl4llm, name) is getattr(importlib.import_module(module), name)
+
+
+# -- stubs and types
+
+def script(name):
+    "A script of nbs/ as a module."
+    spec = importlib.util.spec_from_file_location(name, TOP/'nbs'/f'_{name}.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_stubs_say_what_resolves():
+    written = {file: file.read_text() for file in (TOP/'rl4llm').rglob('*.pyi')}
+    assert written == script('stubs').stubs(), 'the stubs are not those of the present names: run make stubs'
+
+
+def test_every_name_at_the_top_is_used_as_a_user_would():
+    stub = (TOP/'rl4llm'/'__init__.pyi').read_text()
+    offered = set(re.findall(r'^from \.\S+ import (\w+)', stub, re.MULTILINE))
+    tree = ast.parse((TOP/'tests'/'typing'/'public_api.py').read_text())
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert offered and offered <= used, f'tests/typing/public_api.py does not use {sorted(offered - used)}'
 
 
 # -- versions and metadata
@@ -63,8 +94,40 @@ def test_version_and_console_script():
     assert scripts and callable(scripts[0].load())
 
 
-def test_the_command_answers_help():
-    done = subprocess.run(['rl4llm', '--help'], capture_output=True, text=True, timeout=120)
+def versions():
+    "The version as each page that names one says it."
+    found = {
+        'rl4llm/__init__.py': re.search(r"__version__ = [\"'](.+)[\"']", (TOP/'rl4llm'/'__init__.py').read_text()),
+        'CITATION.cff': re.search(r'^version: (\S+)$', (TOP/'CITATION.cff').read_text(), re.MULTILINE),
+        'CHANGELOG.md': re.search(r'^## \[(.+?)\]', (TOP/'CHANGELOG.md').read_text(), re.MULTILINE),
+        'README.md': re.search(r'^  version = \{(.+?)\}', (TOP/'README.md').read_text(), re.MULTILINE),
+    }
+    return {page: match and match[1] for page, match in found.items()}
+
+
+def test_every_page_says_the_same_version():
+    assert len(set(versions().values())) == 1, versions()
+
+
+def test_citation_names_what_the_project_file_names():
+    citation = yaml.safe_load((TOP/'CITATION.cff').read_text())
+    assert citation['cff-version'] == '1.2.0' and citation['type'] == 'software' and citation['message']
+    assert citation['license'] == PROJECT['project']['license']
+    assert citation['authors'] == PROJECT['project']['authors']
+    assert citation['title'] in (TOP/'README.md').read_text()
+
+
+def test_changelog_is_in_order():
+    headings = re.findall(r'^## \[(.+?)\] - (.+)$', (TOP/'CHANGELOG.md').read_text(), re.MULTILINE)
+    order = [Version(version) for version, _ in headings]
+    assert order == sorted(order, reverse=True) and len(set(order)) == len(order)
+    for version, when in headings[1:]:
+        assert re.fullmatch(r'\d{4}-\d{2}-\d{2}', when), f'{version}: only the newest may be unreleased'
+
+
+@pytest.mark.parametrize('command', [['rl4llm'], [sys.executable, '-m', 'rl4llm']], ids=['script', 'module'])
+def test_the_command_answers_help(command):
+    done = subprocess.run([*command, '--help'], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and 'demo' in done.stdout and 'doctor' in done.stdout
 
 
@@ -90,21 +153,14 @@ def test_the_tiny_model_is_small():
 
 # -- pages
 
-def converter():
-    spec = importlib.util.spec_from_file_location('readme', TOP/'nbs'/'_readme.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_readme_is_in_step_with_its_notebook():
-    text, pictures = converter().readme()
+    text, pictures = script('readme').readme()
     assert (TOP/'README.md').read_text() == text, 'README.md is not what nbs/index.ipynb says: run make readme'
     for name, data in pictures.items(): assert (TOP/name).read_bytes() == data, f'{name}: run make readme'
 
 
 def test_readme_links_are_moved_to_the_top():
-    rooted = converter().rooted
+    rooted = script('readme').rooted
     assert rooted('[a](core) ![b](images/x.png) [c](../LICENSE)') == '[a](nbs/core) ![b](nbs/images/x.png) [c](LICENSE)'
     assert rooted('[a](https://x.org/y) [b](#part) <img src="images/x.png">') == '[a](https://x.org/y) [b](#part) <img src="nbs/images/x.png">'
 
@@ -129,3 +185,13 @@ def test_every_listed_target_would_run():
     targets = re.findall(r'make ([a-z-]+)', listed)
     assert {'demo', 'lab', 'test', 'test-all', 'readme', 'notebooks'} <= set(targets)
     for target in targets: assert subprocess.run(['make', '-n', target], cwd=TOP, capture_output=True).returncode == 0, target
+
+
+def test_the_workflow_runs_what_is_there():
+    jobs = yaml.safe_load((TOP/'.github'/'workflows'/'tests.yml').read_text())['jobs']
+    targets = set(re.findall(r'^([a-z-]+):', (TOP/'Makefile').read_text(), re.MULTILINE))
+    runs = [step['run'] for job in jobs.values() for step in job['steps'] if 'run' in step]
+    assert {run.split()[1] for run in runs if run.startswith('make ')} <= targets
+    pythons = jobs['linux']['strategy']['matrix']['python']
+    assert all(isinstance(p, str) for p in pythons), 'quote versions: 3.10 is the number 3.1'
+    assert PROJECT['project']['requires-python'] == f'>={min(pythons, key=Version)}'

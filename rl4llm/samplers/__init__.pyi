@@ -1,0 +1,6 @@
+# Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import broad_rollouts as broad_rollouts
+from . import stale_samples as stale_samples
+from .broad_rollouts import mass_balance as mass_balance
+from .broad_rollouts import mass_step as mass_step
+from .stale_samples import stale_sample as stale_sample
