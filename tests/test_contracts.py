@@ -24,7 +24,9 @@ N, T, D = 12, 7, 32
 DTYPES = (torch.float32, torch.float64)
 LENGTHS = torch.tensor([7, 3, 1, 5, 2, 7, 4, 6, 1, 2, 3, 5])
 MASK = LENGTHS[:, None] > torch.arange(T)
-GROUP = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 2, 5, 5, 5])
+for _row, _token in ((0, 2), (0, 3), (5, 1), (7, 4), (11, 0)): MASK[_row, _token] = False        # what a tool said, inside a response
+GROUP = torch.tensor([0, 1, 0, 2, 1, 5, 1, 0, 5, 2, 1, 5])                                      # rows of a group do not follow each other
+ORIGIN = torch.tensor([0, 0, 1, 0, 0, 0, 2, 0, 0, 3, 0, 0])                                     # a teacher's, a replayed and a hinted row
 
 
 def over(*kinds, where=lambda info: True):
@@ -77,7 +79,7 @@ def some_rollouts(dtype=torch.float32, *, rewards=None, group=GROUP, seed=7, **f
     ids, seen = encode_prompts(policy, problems())
     logp = lambda: -torch.rand(N, T, generator=g, dtype=dtype).mul(3).masked_fill(~MASK, 0)
     return make_rollouts(prompt_ids=ids, prompt_mask=seen, tokens=tokens, prompt=GROUP, group=group, mask=MASK, finished=finished, rewards=rewards, components=dict(correct=rewards),
-                         logp_behave=logp(), logp_old=logp(), loss_weight=torch.ones(N, T, dtype=dtype), seg=torch.where(MASK, torch.arange(T) // 2, -1),
+                         logp_behave=logp(), logp_old=logp(), loss_weight=torch.ones(N, T, dtype=dtype), seg=torch.where(MASK, torch.arange(T) // 2, -1), origin=ORIGIN, sampled=MASK & (ORIGIN == 0)[:, None],
                          items=problems(), texts=decode(policy, tokens, MASK), **fields)
 
 
@@ -289,7 +291,7 @@ def test_loss_of_nothing(info):
     assert (loss == 0).all() and all((g == 0).all() for g in grads)
 
 
-CUTS = {None: (0, 1, 5, 6, N), 'group': (0, 3, 7, 9, N), 'batch': (0, N)}
+CUTS = {None: [torch.arange(N)[a:b] for a, b in ((0, 1), (1, 5), (5, 6), (6, N))], 'group': [(GROUP == g).nonzero()[:, 0] for g in GROUP.unique()], 'batch': [torch.arange(N)]}
 
 
 @losses
@@ -299,7 +301,7 @@ def test_loss_micro_batches_add_up(info, mode):
     s, cuts = signals(info, torch.float64), CUTS[info.keep_whole]
     whole, parts = logp.clone().requires_grad_(), logp.clone().requires_grad_()
     at_once = aggregate(loss_of(info, whole, *x, mask, s), mask, mode)
-    pieces = [aggregate(loss_of(info, parts[c], *(v[c] for v in x), mask[c], take(s, c)), mask[c], mode, whole=mask) for c in map(slice, cuts[:-1], cuts[1:])]
+    pieces = [aggregate(loss_of(info, parts[c], *(v[c] for v in x), mask[c], take(s, c)), mask[c], mode, whole=mask) for c in cuts]
     grads = [torch.autograd.grad(total, z, allow_unused=True, materialize_grads=True)[0] if total.requires_grad else torch.zeros_like(z) for total, z in ((at_once, whole), (sum(pieces), parts))]
     assert close(at_once, sum(pieces)) and close(*grads)
 

@@ -17,7 +17,7 @@ from rl4llm.training.callbacks import Checkpoint, EarlyStop, Evaluate
 from rl4llm.training.checkpoints import list_checkpoints
 from rl4llm.core.storage import pack
 from rl4llm.training.loop import TrainingDiverged, train
-from rl4llm.core.pipeline import row_slices
+from rl4llm.core.pipeline import row_parts
 from rl4llm.training.records import Run, load_runs
 
 STEPS = 12
@@ -209,12 +209,15 @@ def test_early_stop_and_evaluations(small_policy, easy, lively):
 
 
 @pytest.mark.parametrize('whole', [False, True])
-def test_slices_cover_all_rows_once(whole):
+@pytest.mark.parametrize('mixed', [False, True])
+def test_parts_cover_all_rows_once(whole, mixed):
     group = torch.tensor([0] * 3 + [1] * 5 + [2] * 1 + [3] * 4)
+    if mixed: group = group[torch.randperm(13, generator=torch.Generator().manual_seed(0))]
     for size in (None, 1, 2, 4, 100):
-        cut = row_slices(group, size, whole)
-        assert [i for s in cut for i in range(s.start, s.stop)] == list(range(13))
-        if whole: assert all(s.start == 0 or group[s.start] != group[s.start - 1] for s in cut)
+        parts = row_parts(group, size, whole)
+        assert sorted(torch.cat(parts).tolist()) == list(range(13))
+        if not whole: assert torch.cat(parts).tolist() == list(range(13))
+        if whole: assert all(set(group[a].tolist()).isdisjoint(group[b].tolist()) for i, a in enumerate(parts) for b in parts[:i])
 
 
 def test_runs_are_found_again(tmp_path, tiny_folder, easy, lively):

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['POSITIONAL', 'ReadyStage', 'ready', 'Stages', 'build_stages', 'advantages', 'Batch', 'select_rows', 'token_loss',
-           'aggregate_loss', 'batch_loss', 'active_rows', 'row_slices']
+           'aggregate_loss', 'batch_loss', 'active_rows', 'row_parts']
 
 # %% ../../nbs/core/12_pipeline.ipynb #34565daf
 import dataclasses, inspect
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 # %% ../../nbs/core/12_pipeline.ipynb #f1b843d3
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # %% ../../nbs/core/12_pipeline.ipynb #5fd22c28
@@ -208,15 +208,20 @@ def active_rows(stages: Stages, batch: Batch) -> Tensor:
     return index[some] if some.any() else index[:1]
 
 # %% ../../nbs/core/12_pipeline.ipynb #ddb65dfa
-def row_slices(group, size: int | None, keep_groups=False) -> list[slice]:
-    """Slices of about `size` rows (all rows if None).
+def row_parts(group: Int[Tensor, "n"], size: int | None, keep_groups=False) -> list[Tensor]:
+    """Numbers of the rows of each part, about `size` rows in each (all rows if None).
 
-    keep_groups: cut only where the group changes.
+    keep_groups: no group is split; rows of a group that do not follow each other are brought together.
     """
     n = len(group)
     size = size or n
+    order = torch.arange(n, device=group.device)
     cuts = list(range(size, n, size))
     if keep_groups:
-        borders = [i for i in range(1, n) if group[i] != group[i - 1]] + [n]
+        first = {g: i for i, g in reversed(list(enumerate(group.tolist())))}
+        place = torch.tensor([first[g] for g in group.tolist()], device=group.device)
+        order = place.argsort(stable=True)
+        place = place[order].tolist()
+        borders = [i for i in range(1, n) if place[i] != place[i - 1]] + [n]
         cuts = sorted({min(b for b in borders if b >= cut) for cut in cuts} - {n})
-    return [slice(start, stop) for start, stop in zip([0] + cuts, cuts + [n])]
+    return [order[start:stop] for start, stop in zip([0] + cuts, cuts + [n])]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AT_HAND', 'BEFORE', 'SIGNALS', 'source_of', 'check_needs', 'live_names', 'has_logp_old', 'logp_old_of',
-           'missing_signals', 'in_slices', 'add_signals', 'score', 'score_rollouts', 'scored', 'greedy_rewards',
+           'missing_signals', 'in_parts', 'add_signals', 'score', 'score_rollouts', 'scored', 'greedy_rewards',
            'signals_for']
 
 # %% ../../nbs/core/11_signals.ipynb #23e06cf8
@@ -73,12 +73,11 @@ def missing_signals(rollouts, needs) -> set:
 
 # %% ../../nbs/core/11_signals.ipynb #07a9f93f
 @torch.no_grad()
-def in_slices(f, rollouts, slices) -> dict[str, Tensor]:
-    "`f(rows)`, a dict of tensors, for each slice of the rows, joined. Without gradient."
-    if len(slices) <= 1: return f(rollouts)
-    index = torch.arange(len(rollouts), device=rollouts.tokens.device)
-    parts = [f(rows_of(rollouts, index[s])) for s in slices]
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+def in_parts(f, rollouts, parts) -> dict[str, Tensor]:
+    "`f(rows)`, a dict of tensors, for each part of the rows in turn, joined. Without gradient."
+    if len(parts) <= 1: return f(rollouts)
+    found = [f(rows_of(rollouts, rows)) for rows in parts]
+    return {name: torch.cat([values[name] for values in found]) for name in found[0]}
 
 # %% ../../nbs/core/11_signals.ipynb #ccd0f952
 def _statistics_of(who: str, needs) -> dict:
@@ -90,12 +89,12 @@ def _statistics_of(who: str, needs) -> dict:
     return found
 
 # %% ../../nbs/core/11_signals.ipynb #e811c2d3
-def add_signals(rollouts, needs, *, policy, reference=None, greedy=None, slices=()):
+def add_signals(rollouts, needs, *, policy, reference=None, greedy=None, parts=()):
     """`rollouts` with every signal among `needs` that is computed before the update.
 
     policy: the policy in training. reference: a function of it that gives the reference policy.
     greedy: a function of rollouts that gives the rewards of greedy answers.
-    slices: of rows that are forwarded one after the other (all at once if there are none).
+    parts: numbers of rows that are forwarded one part after the other (all at once if there are none).
     """
     wanted = missing_signals(rollouts, needs)
     found = {}
@@ -104,10 +103,10 @@ def add_signals(rollouts, needs, *, policy, reference=None, greedy=None, slices=
         if not names: continue
         model = model_of(policy)
         statistics = tuple(names.values())
-        values = in_slices(lambda rows: model.statistics(rows, statistics), rollouts, slices)
+        values = in_parts(lambda rows: model.statistics(rows, statistics), rollouts, parts)
         found |= {name: values[statistic] for name, statistic in names.items()}
     if 'old_hidden' in wanted:
-        found |= in_slices(lambda rows: dict(old_hidden=policy.hidden(rows)), rollouts, slices)
+        found |= in_parts(lambda rows: dict(old_hidden=policy.hidden(rows)), rollouts, parts)
     if 'greedy_rewards' in wanted:
         found['greedy_rewards'] = greedy(rollouts)
     fields = {name: found.pop(name) for name in ('logp_old', 'logp_ref') if name in found}

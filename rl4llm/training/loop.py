@@ -20,7 +20,7 @@ from torch import Tensor
 
 # %% ../../nbs/training/04_loop.ipynb #4f7ad59a
 from ..core.numerics import fold, masked_mean
-from ..core.pipeline import Batch, Stages, active_rows, advantages, batch_loss, build_stages, row_slices, select_rows
+from ..core.pipeline import Batch, Stages, active_rows, advantages, batch_loss, build_stages, row_parts, select_rows
 from ..core.registry import recipe as recipe_named
 from ..core.rollouts import group_mean
 from ..core.signals import add_signals, check_needs, greedy_rewards, live_names, logp_old_of, scored
@@ -145,7 +145,7 @@ def with_signals(state: TrainState, rollouts, needs):
     greedy = partial(greedy_rewards, policy=state.policy, reward=state.stages.reward,
                      seed=int(fold(state.seed, state.step, 3)))
     return add_signals(rollouts, needs, policy=state.policy, reference=state.stages.reference,
-                       greedy=greedy, slices=row_slices(rollouts.group, state.recipe.micro))
+                       greedy=greedy, parts=row_parts(rollouts.group, state.recipe.micro))
 
 # %% ../../nbs/training/04_loop.ipynb #4dc2ab6f
 class TrainingDiverged(RuntimeError):
@@ -198,7 +198,7 @@ def optimizer_step(state: TrainState, batch: Batch, *, share: float, limit: floa
     if state.policy.fast: index = active_rows(state.stages, batch)
     total, sums = 0.0, []
     whole_groups = bool(state.stages.keep_whole)
-    for part in row_slices(batch.rows.group[index], state.recipe.micro, whole_groups):
+    for part in row_parts(batch.rows.group[index], state.recipe.micro, whole_groups):
         loss, parts = microbatch_loss(state, batch.take(index[part]), batch.mask)
         (loss * share).backward()
         total += float(loss.detach()) * share
@@ -223,16 +223,15 @@ def update(state: TrainState, rollouts, adv, limit: float) -> list[dict]:
     recipe, stages = state.recipe, state.stages
     batch, _ = select_rows(stages, rollouts, adv, **state.world)
     if batch is None: return []
-    parts = row_slices(batch.rows.group, recipe.minibatch, bool(stages.keep_whole))
+    parts = row_parts(batch.rows.group, recipe.minibatch, bool(stages.keep_whole))
     several = recipe.epochs * len(parts) > 1
     needs = stages.needs - {'logp_old'} | ({'logp_old'} if several else set())
     batch = Batch(with_signals(state, batch.rows, needs), batch.adv, batch.weight)
-    order = torch.arange(len(batch), device=batch.adv.device)
     full = recipe.minibatch or len(batch)
     done = []
     for part in parts * recipe.epochs:
-        share = min(1.0, (part.stop - part.start) / full)
-        done.append(optimizer_step(state, batch.take(order[part]), share=share, limit=limit))
+        share = min(1.0, len(part) / full)
+        done.append(optimizer_step(state, batch.take(part), share=share, limit=limit))
     return done
 
 # %% ../../nbs/training/04_loop.ipynb #08491a16
