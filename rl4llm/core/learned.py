@@ -5,32 +5,50 @@
 # %% auto #0
 __all__ = ['Learned']
 
-# %% ../../nbs/core/08_learned.ipynb #fd56dbe7
+# %% ../../nbs/core/08_learned.ipynb #97690d80
 import torch
 from torch import Tensor
 
-# %% ../../nbs/core/08_learned.ipynb #9784c923
+# %% ../../nbs/core/08_learned.ipynb #f3e39637
 from .storage import pack, unpack
 
-# %% ../../nbs/core/08_learned.ipynb #cf7449e7
+# %% ../../nbs/core/08_learned.ipynb #13213609
 class Learned:
-    "A module with its own AdamW, given by `own` at the first use; `state_dict` and `load_state_dict` carry weights and moments through checkpoints."
-    def __init__(self, *, lr: float, max_norm: float = 1.0): self.lr, self.max_norm, self.module, self.optimiser, self.pending = lr, max_norm, None, None, {}
+    """A module with its own AdamW, given by `own` at the first use.
+
+    `state_dict` and `load_state_dict` carry weights and moments through checkpoints.
+    """
+    def __init__(self, *, lr: float, max_norm: float = 1.0):
+        self.lr = lr
+        self.max_norm = max_norm
+        self.module = None
+        self.optimiser = None
+        self.pending = {}                # a state that was loaded before there is a module
+
     def own(self, module: torch.nn.Module):
-        "Keep `module`, train its parameters that want a gradient, and restore a state that was loaded before."
+        "Keep `module`, train its parameters that want a gradient, restore a pending state."
         self.module = module
-        self.optimiser = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=self.lr, weight_decay=0.0)
+        trained = [p for p in module.parameters() if p.requires_grad]
+        self.optimiser = torch.optim.AdamW(trained, lr=self.lr, weight_decay=0.0)
         self.load_state_dict(self.pending)
         return module
+
     def step(self, loss: Tensor) -> float:
-        "One step of the optimiser down `loss`; returns its value. A loss that is not finite is an error."
-        if not loss.isfinite(): raise ValueError(f"the loss of a learned part is {float(loss)}: try a smaller lr than {self.lr:g}.")
+        "One optimiser step down `loss`; returns its value. Raises ValueError if not finite."
+        if not loss.isfinite():
+            raise ValueError(f"the loss of a learned part is {float(loss)}: "
+                             f"try a smaller lr than {self.lr:g}.")
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.max_norm)
         self.optimiser.step()
         return float(loss.detach())
-    def state_dict(self) -> dict: return dict(self.pending) if self.module is None else pack(self.module, self.optimiser)
+
+    def state_dict(self) -> dict:
+        if self.module is None: return dict(self.pending)
+        return pack(self.module, self.optimiser)
+
     def load_state_dict(self, state: dict) -> None:
         self.pending = dict(state) if self.module is None else {}
-        if self.module is not None and state: unpack(state, self.module, self.optimiser)
+        if self.module is not None and state:
+            unpack(state, self.module, self.optimiser)

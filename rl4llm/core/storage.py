@@ -37,7 +37,8 @@ def _json_lines(value, indent: int, depth: int) -> str:
     parts = value.values() if isinstance(value, dict) else value
     if not any(isinstance(part, (dict, list, tuple)) for part in parts):
         return json.dumps(value, separators=(', ', ': '))
-    inner, outer = ' ' * indent * (depth + 1), ' ' * indent * depth
+    outer = ' ' * indent * depth
+    inner = outer + ' ' * indent
     lines = [_json_lines(part, indent, depth + 1) for part in parts]
     if isinstance(value, dict):
         lines = [f'{json.dumps(str(key))}: {line}' for key, line in zip(value, lines)]
@@ -46,25 +47,47 @@ def _json_lines(value, indent: int, depth: int) -> str:
 
 # %% ../../nbs/core/07_storage.ipynb #805ee22d
 def pack(model, optimiser=None) -> dict[str, Tensor]:
-    "Parameters (`model/...`) and optimiser state (`optimiser/<parameter>/<key>`) as one flat dict of tensors."
-    named = dict(model.named_parameters())
-    out = {f'model/{k}': p for k, p in named.items()}
-    if optimiser is None: return out
-    return out | {f'optimiser/{k}/{key}': torch.as_tensor(x) for k, p in named.items() for key, x in optimiser.state.get(p, {}).items()}
+    """Parameters and optimiser state as one flat dict of tensors.
+
+    They are called `model/<parameter>` and `optimiser/<parameter>/<key>`.
+    """
+    found = {}
+    for name, parameter in model.named_parameters():
+        found[f'model/{name}'] = parameter
+        moments = optimiser.state.get(parameter, {}) if optimiser else {}
+        for key, value in moments.items():
+            found[f'optimiser/{name}/{key}'] = torch.as_tensor(value)
+    return found
 
 # %% ../../nbs/core/07_storage.ipynb #9ac09397
 @torch.no_grad()
 def unpack(tensors: dict[str, Tensor], model, optimiser=None) -> None:
     "Restore what `pack` wrote. Raises ValueError naming a missing or misshapen parameter."
-    for k, p in model.named_parameters():
-        x = tensors.get(f'model/{k}')
-        if x is None or x.shape != p.shape: raise ValueError(f"checkpoint holds {'no' if x is None else tuple(x.shape)} {k}, wanted {tuple(p.shape)}: it belongs to another model.")
-        p.copy_(x)
-        mine = {key.rsplit('/', 1)[1]: v for key, v in tensors.items() if key.startswith(f'optimiser/{k}/')}
-        if optimiser is not None and mine: optimiser.state[p] = {key: v.clone() if key == 'step' else v.to(p.device).clone() for key, v in mine.items()}
+    for name, parameter in model.named_parameters():
+        saved = tensors.get(f'model/{name}')
+        if saved is None or saved.shape != parameter.shape:
+            holds = 'no' if saved is None else tuple(saved.shape)
+            raise ValueError(f"checkpoint holds {holds} {name}, wanted {tuple(parameter.shape)}: "
+                             "it belongs to another model.")
+        parameter.copy_(saved)
+        if optimiser is not None:
+            _unpack_moments(tensors, name, parameter, optimiser)
+
+
+def _unpack_moments(tensors: dict, name: str, parameter, optimiser) -> None:
+    "Restore the optimiser's state of one parameter; AdamW's step stays on the CPU."
+    head = f'optimiser/{name}/'
+    moments = {}
+    for key, value in tensors.items():
+        if not key.startswith(head): continue
+        what = key.removeprefix(head)
+        moments[what] = value.clone() if what == 'step' else value.to(parameter.device).clone()
+    if moments:
+        optimiser.state[parameter] = moments
 
 # %% ../../nbs/core/07_storage.ipynb #cee58969
 def versions() -> dict[str, str]:
     "Versions of Python and of the libraries that decide a run's numbers."
     names = ('rl4llm', 'torch', 'transformers', 'tokenizers', 'numpy')
-    return dict(python=platform.python_version(), **{n: importlib.metadata.version(n) for n in names})
+    found = {name: importlib.metadata.version(name) for name in names}
+    return dict(python=platform.python_version(), **found)
