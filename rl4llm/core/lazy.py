@@ -6,16 +6,19 @@
 __all__ = ['MOVED', 'names_by_module', 'index', 'places_of', 'attach']
 
 # %% ../../nbs/core/00_lazy.ipynb #324b458f
-import difflib, importlib, pkgutil, sys, warnings
+import ast, difflib, functools, importlib.util, pkgutil, re, sys, warnings
+from pathlib import Path
 
 # %% ../../nbs/core/00_lazy.ipynb #af6de883
+@functools.cache
 def names_by_module() -> dict[str, list[str]]:
-    "Public top-level names of every module of the library."
-    modules = importlib.import_module('rl4llm._modidx').d['syms']
+    "Public top-level names of every module of the library, read off their first lines."
+    package = Path(importlib.util.find_spec('rl4llm').origin).parent
     found = {}
-    for module, symbols in modules.items():
-        names = [symbol.removeprefix(module + '.') for symbol in symbols]
-        found[module] = [n for n in names if '.' not in n and not n.startswith('_')]
+    for module in importlib.import_module('rl4llm._modidx').d['syms']:
+        path = package.joinpath(*module.split('.')[1:]).with_suffix('.py')
+        names = re.search(r'^__all__ = (\[.*?\])', path.read_text(), re.DOTALL | re.MULTILINE)
+        found[module] = ast.literal_eval(names[1]) if names else []
     return found
 
 # %% ../../nbs/core/00_lazy.ipynb #07704efb

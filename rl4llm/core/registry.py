@@ -62,11 +62,18 @@ def stage(kind: str, *, paper: int | None = None, parent: str | None = None, cha
         info = StageInfo(fn.__name__, kind, fn, paper, parent, changes, tuple(needs), keep_whole,
                          unbiased, quiet)
         _check_owner(info)
-        STAGES[kind, fn.__name__] = info
+        old = STAGES.get((kind, fn.__name__))
+        if old is None or not _is_newer(old.module, info.module):
+            STAGES[kind, fn.__name__] = info
         return fn
     return register
 
 # %% ../../nbs/core/05_registry.ipynb #fc9c5b8a
+def _is_newer(old: str, module: str) -> bool:
+    "Whether what a notebook has defined must not be replaced by the package's own version."
+    return old == '__main__' and module != '__main__'
+
+
 def _check_owner(info: StageInfo) -> None:
     "Raises ValueError if another module has a stage of this kind and name."
     old = STAGES.get((info.kind, info.name))
@@ -337,9 +344,12 @@ def add_recipe(name: str, parent: str | None = None, *, paper: int | None = None
     """
     check_fields(changes)
     module = inspect.currentframe().f_back.f_globals.get('__name__', '__main__')
-    RECIPES[name] = RecipeSpec(name, parent, paper, summary, changes, module)
+    spec = RecipeSpec(name, parent, paper, summary, changes, module)
     ALIASES.update({_plain(other): name for other in aliases})
-    return RECIPES[name]
+    old = RECIPES.get(name)
+    if old is None or not _is_newer(old.module, module):
+        RECIPES[name] = spec
+    return spec
 
 # %% ../../nbs/core/05_registry.ipynb #e66d1fd9
 def _plain(name: str) -> str:
