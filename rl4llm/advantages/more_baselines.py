@@ -13,7 +13,7 @@ from torch import Tensor
 # %% ../../nbs/advantages/04_more_baselines.ipynb #c5e804a8
 from .baselines import reinforce
 from .group_relative import dr_grpo
-from ..core.policy import statistic
+from ..core.numerics import statistic
 from ..core.registry import add_recipe, stage
 from ..core.rollouts import check_shape, group_sum, zero_unscored
 

@@ -5,34 +5,56 @@
 # %% auto #0
 __all__ = ['stale_sample']
 
-# %% ../../nbs/samplers/00_stale_samples.ipynb #a6b2dc87
+# %% ../../nbs/samplers/00_stale_samples.ipynb #486fe7c2
 import dataclasses
-
-# %% ../../nbs/samplers/00_stale_samples.ipynb #682462cb
 import torch
 
-# %% ../../nbs/samplers/00_stale_samples.ipynb #3bad5c59
+# %% ../../nbs/samplers/00_stale_samples.ipynb #9e0e75e1
 from ..core.registry import stage
 from ..core.sampling import sample
 
-# %% ../../nbs/samplers/00_stale_samples.ipynb #5708099c
+# %% ../../nbs/samplers/00_stale_samples.ipynb #86fe5b26
 @stage('sampler', paper=122, parent='sample', changes='the policy of some steps ago draws')
 class stale_sample:
-    "Responses by the policy of `lag` training steps ago, as `sample` draws them. Keeps `lag` copies of the weights and one of the model. Raises ValueError for a negative lag."
+    """Responses by the policy of `lag` training steps ago, drawn as `sample` draws them.
+
+    Keeps `lag` copies of the weights, the present ones, and a model that draws.
+    Raises ValueError for a negative lag. Source: Fu et al. (2025).
+    """
     def __init__(self, *, lag: int = 4):
-        if lag < 0: raise ValueError(f"stale_sample has lag={lag}, wanted a number of training steps, 0 or more.")
-        self.lag, self.kept, self.actor = lag, [], None
+        if lag < 0:
+            raise ValueError(f"stale_sample has lag={lag}, "
+                             "wanted a number of training steps, 0 or more.")
+        self.lag = lag
+        self.kept = []                 # weights, oldest first: at most lag + 1 of them
+        self.actor = None
+
     def __call__(self, policy, items, group: int = 1, **how):
-        self.kept = [*self.kept, {k: p.detach().clone() for k, p in policy.model.named_parameters()}][-self.lag - 1:]
+        present = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+        self.kept = [*self.kept, present][-self.lag - 1:]
         if len(self.kept) == 1: return sample(policy, items, group, **how)
         rollouts = sample(self.behind(policy), items, group, **how)
         return dataclasses.replace(rollouts, sampled=torch.zeros_like(rollouts.mask))
+
     @torch.no_grad()
     def behind(self, policy):
         "The policy with the oldest weights kept."
         self.actor = self.actor or policy.clone()
-        for k, p in self.actor.model.named_parameters(): p.copy_(self.kept[0][k])
+        oldest = self.kept[0]
+        for name, p in self.actor.model.named_parameters():
+            p.copy_(oldest[name])
         return self.actor
-    def state_dict(self) -> dict: return dict(steps=len(self.kept), **{f'{i}/{k}': v for i, kept in enumerate(self.kept) for k, v in kept.items()})
+
+    def state_dict(self) -> dict:
+        "All weights kept, as 'number/name' with the oldest first, and how many sets there are."
+        state = dict(steps=len(self.kept))
+        for i, weights in enumerate(self.kept):
+            state.update({f'{i}/{name}': p for name, p in weights.items()})
+        return state
+
     def load_state_dict(self, state: dict) -> None:
-        self.kept = [{k.split('/', 1)[1]: v for k, v in state.items() if k.startswith(f'{i}/')} for i in range(state['steps'])]
+        self.kept = []
+        for i in range(state['steps']):
+            prefix = f'{i}/'
+            self.kept.append({key.removeprefix(prefix): p for key, p in state.items()
+                              if key.startswith(prefix)})
