@@ -82,7 +82,7 @@ def confidence_shift(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"],
 def arm(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts, policy,
         logp_old: Float[Tensor, "n t"], alpha: float = 0.5, share: float = 0.2,
         rows: str = 'all', gap=confidence_gap) -> Float[Tensor, "n"]:
-    """GRPO's advantage plus `alpha` times (confidence of the question - of the answer).
+    """GRPO's advantage plus `alpha` x (confidence in the question - in the answer).
 
     share: the part of a text's tokens that counts for its confidence.
     rows: 'all' or only the 'right' ones are shifted, in groups with a right answer.

@@ -90,7 +90,7 @@ def state_pairs(hidden: Float[Tensor, "n t d"],
 
 # %% ../../nbs/advantages/08_flow_rewards.ipynb #599f3db4
 def relative_error(error: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n t"]:
-    """`error` within each row: 0 at its second smallest value and below, 1 at its largest.
+    """`error` scaled in each row: 0 up to its second smallest value, 1 at its largest.
 
     0 outside the mask and in rows of fewer than three tokens.
     """

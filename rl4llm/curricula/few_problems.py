@@ -55,7 +55,7 @@ def rank_problems(history: Float[Tensor, "m e"], *, by: str = 'std'
 @stage('curriculum', paper=53, parent='uniform',
        changes='a fixed handful of training problems, repeated to fill the batch')
 class handful(uniform):
-    """A fixed handful of problems, as equally often as can be.
+    """A fixed handful of problems, each as often in a batch as any other, or once more.
 
     count, draw: so many of the training split, chosen by the seed `draw`.
     problems: these problems instead (items or their JSON text).

@@ -24,7 +24,7 @@ def text_uniform(seed: int, *texts) -> float:
 
 # %% ../../nbs/rewards/01_spurious.ipynb #3aef9d71
 def check_rate(rate: float, name: str) -> float:
-    "`rate` itself. Raises ValueError unless it is a probability."
+    "`rate`, if it is a probability. Raises ValueError otherwise."
     if not 0 <= rate <= 1:
         raise ValueError(f"{name} has rate {rate}, wanted a probability from 0 to 1.")
     return rate
