@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rl4llm import Policy, recipe, recipes, stage, stages, task, train, use
-from rl4llm.core.policy import STATISTICS
+from rl4llm.core.numerics import STATISTICS
 from rl4llm.core.registry import RECIPES, STAGES
 from rl4llm.core.rollouts import make_rollouts
 from rl4llm.tasks.vocabulary import tiny_tokenizer

@@ -180,10 +180,6 @@ def curve_values(values) -> Float[np.ndarray, "s p k"]:
     if values.ndim == 1: return values[None, :, None]
     return values.reshape((-1,) + values.shape[-2:])
 
-# %% ../../nbs/analysis/00_passk.ipynb #f6f8e05d
-_cells = curve_values          # former names, still used by studies.comparison
-_whole = whole_numbers
-
 # %% ../../nbs/analysis/00_passk.ipynb #ca5cf346
 def _times_drawn(rng, resamples: int, size: int) -> Float[np.ndarray, "r size"]:
     "How often each of `size` units is drawn when `size` are drawn with replacement."
