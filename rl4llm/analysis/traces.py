@@ -21,8 +21,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 # %% ../../nbs/analysis/14_traces.ipynb #dc69033e
-from ..core.pipeline import advantages, aggregate_loss, build_stages, select_rows
-from ..oracle.estimators import token_loss
+from ..core.pipeline import (advantages, aggregate_loss, build_stages, select_rows,
+                                  token_loss)
 from ..core.registry import recipe as recipe_named
 from ..core.rollouts import Rollouts
 from ..core.signals import add_signals, has_logp_old, live_names, missing_signals
