@@ -80,9 +80,9 @@ def test_rows_without_advantage_are_not_computed_and_that_changes_nothing(three,
     "Groups that are all right or all wrong: the same metrics and weights as with every row computed, and fewer rows."
     import rl4llm.training.loop as loop
     small, seen, runs = recipe('grpo', prompts=8, group=4, lr=1e-3, micro=8), [], []
-    plain = loop.loud
+    plain = loop.active_rows
     for skip in (True, False):
-        monkeypatch.setattr(loop, 'loud', plain if skip else lambda state, rows, adv: torch.arange(len(rows)))
+        monkeypatch.setattr(loop, 'active_rows', plain if skip else lambda stages, batch: torch.arange(len(batch)))
         policy = three['fast'].clone()
         runs.append((train(policy, task('countdown'), small, steps=2), torch.cat([p.detach().flatten() for p in policy.model.parameters()])))
     (a, x), (b, y) = runs
