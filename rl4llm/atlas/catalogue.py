@@ -97,7 +97,8 @@ def _stage_modules(names: list[str]) -> list[str]:
 def parts_of(made) -> pd.DataFrame:
     """The stages of a recipe (or of the recipe of that name), one row each.
 
-    Columns: part (the place in the loop), stage (with its knobs), file and notebook.
+    Columns: part (the place in the loop), stage (with its knobs), file and notebook
+    (empty where there is none).
     """
     made = recipe(made) if isinstance(made, str) else made
     rows = []
@@ -105,8 +106,8 @@ def parts_of(made) -> pd.DataFrame:
         choice = getattr(made, part)
         for stage in choice if part == 'regularisers' else [choice]:
             module = stage.info.module
-            rows.append(dict(part=part.removesuffix('s'), stage=str(stage), file=file_of(module),
-                             notebook=notebook_of(module)))
+            rows.append(dict(part=part.removesuffix('s'), stage=str(stage),
+                             file=file_of(module) or '', notebook=notebook_of(module) or ''))
     return pd.DataFrame(rows).set_index('part')
 
 # %% ../../nbs/atlas/01_catalogue.ipynb #ff8c1668
