@@ -81,8 +81,8 @@ def mended(item, text: str) -> str | None:
         true = combine(a, op, b, item.data[2])
         if true == written: continue
         if true is None: return None
-        good = [*steps[:i], (a, op, b, true)]
-        return ' ; '.join('{} {} {} = {}'.format(*step) for step in good)
+        right = ['{} {} {} = {}'.format(*step) for step in steps[:i]]
+        return ' ; '.join([*right, f'{a} {op} {b} = {true}'])
     return None
 
 # %% ../../nbs/analysis/13_dissection.ipynb #38e976b0

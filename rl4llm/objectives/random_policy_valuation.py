@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 # %% ../../nbs/objectives/13_random_policy_valuation.ipynb #32dc3295
-from ..core.policy import statistic
+from ..core.numerics import statistic
 from ..core.registry import add_recipe, stage, use
 from .surrogates import fill_outside
 
