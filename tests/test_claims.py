@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 from rl4llm.atlas.claims import CLAIMS, Part, add_claim, arm_of, claim_named, claim_rows, claim_table, claim_verdict, claims_table, equal_progress, metric_at, paired_seeds, part_verdict
-from rl4llm.atlas.catalogue import components_of, coverage, notebook_of, papers, recipes_of, table
+from rl4llm.atlas.catalogue import components_of, coverage, papers, recipes_of, table
+from rl4llm.core.sources import notebook_of
 from rl4llm.app.cli import app
 from rl4llm.core.registry import RECIPES, load_stages
 from rl4llm.studies.study import STUDIES, load_study, study_file, study_runs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-COMMANDS = ('demo', 'train', 'compare', 'pretrain', 'study', 'recipes', 'doctor')
+COMMANDS = ('demo', 'train', 'compare', 'pretrain', 'study', 'tryout', 'probes', 'recipes', 'atlas', 'doctor')
 
 
 def rl4llm(*args, cwd=None, **env):
@@ -47,7 +47,8 @@ def test_train_then_compare(tmp_path, tiny_folder):
 
 @pytest.mark.parametrize('args, words', [
     (('train', 'grop'), 'did you mean grpo'), (('train', 'grpo', '--set', 'lr'), 'is not key=value'), (('train', 'grpo', '--set', 'epoch=3'), 'did you mean epochs'),
-    (('train', 'grpo', '--set', 'group=0'), 'wanted a whole number'), (('train', 'grpo', '--task', 'countdwn'), 'countdown'), (('train', 'grpo', '--task', 'countdown/hrd'), 'hard'),
+    (('train', 'grpo', '--set', 'lr=['), "cannot read '['"), (('probes', 'check', 'positiv'), "did you mean 'positive'"), (('probes', 'renew', 'grpo'), 'leave the names out'),
+    (('claims', 'show', 'psr'), 'psr_narrows'), (('recipes', 'grop'), 'did you mean grpo'), (('train', 'grpo', '--set', 'group=0'), 'wanted a whole number'), (('train', 'grpo', '--task', 'countdwn'), 'countdown'), (('train', 'grpo', '--task', 'countdown/hrd'), 'hard'),
     (('train', 'grpo', '--model', 'no/such/model'), "no model 'no/such/model'"), (('compare', 'no/such'), 'no run below'), (('study', 'nonsense'), 'no study is called'), (('pretrain', 'big'), 'tiny-v1')])
 def test_mistakes_get_one_sentence(args, words, tmp_path, monkeypatch, capsys):
     from rl4llm.app.cli import main
@@ -69,7 +70,37 @@ def test_debug_shows_the_traceback(tmp_path):
 
 def test_recipes_are_listed_and_shown():
     assert 'weighted_reinforce' in rl4llm('recipes').stdout
-    assert 'ppo_clip' in rl4llm('recipes', 'grpo').stdout
+    shown = rl4llm('recipes', 'grpo').stdout
+    assert 'ppo_clip' in shown and 'rl4llm/objectives/surrogates.py' in shown and 'nbs/objectives/00_surrogates.ipynb' in shown
+    assert 'nbs/advantages/01_group_relative.ipynb' in shown
+
+
+def test_a_part_of_ones_own_has_no_notebook():
+    from rl4llm.app.cli import recipe_page
+    from rl4llm.core.registry import recipe
+    def halved(rewards, group): return rewards / 2
+    page = recipe_page(recipe('grpo', advantage=halved))
+    assert 'halved' in page and 'test_cli.py' in page and 'no notebook' in page
+
+
+def test_probes_say_what_changed(monkeypatch, tmp_path):
+    import rl4llm.studies.probes as module
+    from typer.testing import CliRunner
+    from rl4llm.app.cli import app
+    from rl4llm.core.storage import readable_json
+    stored = {name: module.stored_probes()[name] for name in ('positive', 'grpo')}
+    stored['grpo']['steps'][0]['grad_norm'] *= 2
+    (tmp_path / 'probes.json').write_text(readable_json(stored))
+    monkeypatch.setattr(module, 'PROBES', tmp_path / 'probes.json')
+    monkeypatch.setattr(module, 'RENEWALS', tmp_path / 'renewals.json')
+    done = CliRunner().invoke(app, ['probes', 'check', 'positive', 'grpo'])
+    assert done.exit_code == 1 and '1 of 2 probes' in done.output
+    done = CliRunner().invoke(app, ['probes', 'store', 'grpo'])
+    assert done.exit_code == 0 and '1 probes stored' in done.output
+    assert CliRunner().invoke(app, ['probes', 'check', 'grpo']).exit_code == 0
+    monkeypatch.setattr(module, 'stored_results', lambda: [])
+    done = CliRunner().invoke(app, ['probes', 'renew'])
+    assert done.exit_code == 0 and '0 stored results renewed' in done.output
 
 
 def test_doctor(tmp_path):

@@ -43,7 +43,7 @@ def digits(prompts, completions, **columns): return [sum(c.isdigit() for c in te
 def test_a_recipe_trains_any_model_on_any_task(tmp_path, tokenizer, kind, sizes, lean, name):
     policy = real_policy(saved(tmp_path / kind, kind, tokenizer, **sizes))
     run = train(policy, task(name), for_text('grpo', max_new_tokens=10, lr=3e-3, prompts=2, group=4, reward=use(digits)), steps=2, path=tmp_path / 'run')
-    assert policy.style == 'text' and policy.lean == lean
+    assert policy.style == 'text' and policy.has_fast_path == lean
     assert len(run.rows) == 2 and all(r['loss'] is not None for r in run.rows)
     again = Policy.load(policy.save(tmp_path / 'saved'))
     assert all(torch.equal(a, b) for a, b in zip(policy.model.parameters(), again.model.parameters()))

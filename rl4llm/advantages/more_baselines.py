@@ -13,7 +13,7 @@ from torch import Tensor
 # %% ../../nbs/advantages/04_more_baselines.ipynb #c5e804a8
 from .baselines import reinforce
 from .group_relative import dr_grpo
-from ..core.policy import statistic
+from ..core.numerics import statistic
 from ..core.registry import add_recipe, stage
 from ..core.rollouts import check_shape, group_sum, zero_unscored
 
@@ -36,7 +36,7 @@ def remax(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
        changes="baseline: the group's mean, weighted by length")
 def opo(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, lengths: Int[Tensor, "n"],
         leave_out: bool = False) -> Float[Tensor, "n"]:
-    """Reward minus the group's mean reward, in which each row weighs its length.
+    """Reward minus the group's mean reward, each row weighted by its length.
 
     lengths: tokens of each response.
     leave_out: take the row itself out of the mean.
@@ -111,7 +111,7 @@ def optimal_token_baseline(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"],
                            old_collision: Float[Tensor, "n t"], cumulative: bool = True,
                            leave_out: bool = False,
                            zero_tail: bool = True) -> Float[Tensor, "n t"]:
-    """Reward minus the group's mean at each token, in which rows weigh their `score_energy`.
+    """Reward minus the group's mean at each token, rows weighted by their `score_energy`.
 
     cumulative: weigh by the scores of all tokens so far, not by that of the token alone.
     leave_out: take the row itself out of the mean.

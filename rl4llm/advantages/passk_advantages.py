@@ -20,7 +20,7 @@ from ..core.rollouts import group_count, group_max, group_std, group_sum, zero_u
        changes="only the best row of a group counts, by its lead over the second best")
 def grpo_passk(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, scale: str = 'group',
                eps: float = 1e-6) -> Float[Tensor, "n"]:
-    """Lead of the group's best row over the second best. All other rows get 0, a tie too.
+    """Lead of the group's only best row over the second best; 0 for every other row.
 
     scale: 'group' divides by the group's standard deviation plus `eps`, 'none' does not.
     Raises ValueError on wrong shapes, infinite rewards or an unknown `scale`.
@@ -73,7 +73,7 @@ def _worth_of_others(baseline: str, n: Float[Tensor, "n"], others: Float[Tensor,
        changes='a row is worth what the k-subsets that hold it are worth')
 def pkpo(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, k: int = 2,
          baseline: str = 'smaller', threshold: float = 0.5) -> Float[Tensor, "n"]:
-    """`k` times what the k-subsets that hold the row are worth, less a baseline of the others.
+    """`k` x (share of the k-subsets with the row that hold a right one, minus a baseline).
 
     k: size of the subsets, as in pass@k.
     baseline: 'smaller' (subsets of k - 1 others), 'leave_one_out' (of k others) or 'none'.

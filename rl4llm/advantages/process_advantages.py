@@ -89,7 +89,7 @@ def prl(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts, polic
         logp_old: Float[Tensor, "n t"], logp_ref: Float[Tensor, "n t"], eta: float = 200.0,
         separators=(';',), every: int | None = None, mode: str = 'outcome',
         eps: float = 1e-4) -> Float[Tensor, "n t"]:
-    """GRPO's advantage less 1/`eta` of the log-ratio from the end of the token's step on.
+    """GRPO's advantage minus 1/`eta` x the log-ratios from the end of the token's step on.
 
     eta: how little the divergence counts (inf: GRPO).
     separators, every: steps end at these texts, or after so many tokens.

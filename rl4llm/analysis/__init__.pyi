@@ -17,6 +17,7 @@ from . import plots as plots
 from . import signal as signal
 from . import traces as traces
 from . import voting as voting
+from .boundary import BINS as BINS
 from .boundary import Support as Support
 from .boundary import accuracy_and_capability as accuracy_and_capability
 from .boundary import bin_names as bin_names
@@ -125,6 +126,7 @@ from .over_optimisation import plot_frontier as plot_frontier
 from .over_optimisation import proxy_and_gold as proxy_and_gold
 from .over_optimisation import response_kl as response_kl
 from .over_optimisation import tilted_weights as tilted_weights
+from .page import PAGE_TEMPLATE as PAGE_TEMPLATE
 from .page import Report as Report
 from .page import diversity_rows as diversity_rows
 from .page import lost_and_gained as lost_and_gained
@@ -138,8 +140,10 @@ from .passk import Band as Band
 from .passk import Crossing as Crossing
 from .passk import bootstrap_band as bootstrap_band
 from .passk import bootstrap_means as bootstrap_means
+from .passk import checked_counts as checked_counts
 from .passk import crossing_band as crossing_band
 from .passk import crossing_point as crossing_point
+from .passk import curve_values as curve_values
 from .passk import ks_up_to as ks_up_to
 from .passk import log_miss as log_miss
 from .passk import pass_at_k as pass_at_k
@@ -147,6 +151,12 @@ from .passk import pass_at_k_error as pass_at_k_error
 from .passk import pass_at_k_variance as pass_at_k_variance
 from .passk import true_pass_at_k as true_pass_at_k
 from .passk import true_pass_at_k_variance as true_pass_at_k_variance
+from .passk import whole_numbers as whole_numbers
+from .plots import MARKERS as MARKERS
+from .plots import METHOD_LOOKS as METHOD_LOOKS
+from .plots import OKABE_ITO as OKABE_ITO
+from .plots import STYLE as STYLE
+from .plots import UNITS as UNITS
 from .plots import figure_html as figure_html
 from .plots import label_lines as label_lines
 from .plots import method_look as method_look
@@ -163,7 +173,10 @@ from .signal import plot_signal as plot_signal
 from .signal import signal_estimate as signal_estimate
 from .signal import signal_map as signal_map
 from .signal import signal_share as signal_share
+from .traces import NOT_IN_A_REPLAY as NOT_IN_A_REPLAY
 from .traces import Replay as Replay
+from .traces import TRACE as TRACE
+from .traces import TRACE_VERSION as TRACE_VERSION
 from .traces import check_signals as check_signals
 from .traces import item_record as item_record
 from .traces import keep_statistics as keep_statistics

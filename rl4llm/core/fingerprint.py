@@ -9,6 +9,7 @@ __all__ = ['code_of', 'called_code']
 import ast, functools, inspect, textwrap, types
 
 # %% ../../nbs/core/04_fingerprint.ipynb #cd380840
+@functools.cache
 def code_of(fn) -> str:
     "Source of a function or class without comments, docstrings and decorators."
     tree = _parsed(fn)

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # %% ../../nbs/core/12_pipeline.ipynb #5fd22c28
-from .registry import STAGES
+from .registry import STAGES, as_stage
 from .rollouts import Rollouts, check_shape, rows_of
 from .signals import logp_old_of, signals_for
 
@@ -36,11 +36,13 @@ class ReadyStage:
 
 # %% ../../nbs/core/12_pipeline.ipynb #f59daa43
 def ready(source, kind: str, *args) -> ReadyStage:
-    """A stage ready to call, from a `Use`, a function, a class or an object.
+    """A stage ready to call, from a name, a `Use`, a function, a class or an object.
 
     args: what the class of a stage with a state is made with (a curriculum: the task).
     """
     if isinstance(source, ReadyStage): return source
+    if isinstance(source, str):
+        source = as_stage(source, kind)
     if hasattr(source, 'make'):
         return ReadyStage(source.make(*args), source.name, _needs(source.info.fn, kind))
     call = source(*args) if inspect.isclass(source) else source

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 # %% ../../nbs/core/10_policy.ipynb #a9f8e67e
 from . import sampling
-from .numerics import STATISTICS, statistic
+from .numerics import STATISTICS
 from .settings_file import settings
 from ..engine import fast_llama, llama, static_decoder
 from ..engine.fused import keep_memory, logp_and_entropy

@@ -450,11 +450,24 @@ def recipe_fingerprint(recipe) -> str:
     settings = {k: v for k, v in recipe_dict(recipe).items() if k in counted}
     used = [getattr(recipe, f) for f in STAGE_FIELDS if f in counted and f != 'regularisers']
     used += recipe.regularisers
-    functions = [part.info.fn for part in used]
-    functions += [value for part in used for _, value in part.knobs if callable(value)]
-    code = called_code(functions)
+    code = called_code([fn for part in used for fn in _functions_of(part)])
     text = json.dumps([settings, code], sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _functions_of(bound: Use) -> list:
+    "A stage's function, the functions among its knobs (given or by default), and what they wrap."
+    stage_fn = bound.info.fn
+    knobs = {name: p.default for name, p in inspect.signature(stage_fn).parameters.items()}
+    knobs.update(bound.knobs)
+    waiting = [v for v in knobs.values() if callable(v) and v is not inspect.Parameter.empty]
+    found = [stage_fn]
+    while waiting:
+        found.append(waiting.pop(0))
+        wrapped = getattr(found[-1], '__wrapped__', None)
+        if callable(wrapped):
+            waiting.append(wrapped)
+    return found
 
 # %% ../../nbs/core/05_registry.ipynb #558cb425
 def recipe_html(recipe) -> str:

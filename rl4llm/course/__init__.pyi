@@ -2,6 +2,7 @@
 from . import exercises as exercises
 from . import policy_lesson as policy_lesson
 from . import reinforcement_lesson as reinforcement_lesson
+from .exercises import EXERCISES as EXERCISES
 from .exercises import Exercise as Exercise
 from .exercises import check_answer as check_answer
 from .exercises import exercise as exercise

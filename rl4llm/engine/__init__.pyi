@@ -4,6 +4,8 @@ from . import fused as fused
 from . import llama as llama
 from . import static_decoder as static_decoder
 from .fast_llama import FastDecoder as FastDecoder
+from .fast_llama import SHORT as SHORT
+from .fast_llama import States as States
 from .fast_llama import additive as additive
 from .fast_llama import angles as angles
 from .fast_llama import buckets as buckets
@@ -37,6 +39,7 @@ from .fused import rms_normalise as rms_normalise
 from .fused import turn as turn
 from .llama import Bf16Linear as Bf16Linear
 from .llama import Decoder as Decoder
+from .llama import FAMILY as FAMILY
 from .llama import attend as attend
 from .llama import attention as attention
 from .llama import bf16_linear as bf16_linear

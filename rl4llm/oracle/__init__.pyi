@@ -2,6 +2,7 @@
 from . import decisions as decisions
 from . import estimators as estimators
 from . import tabular as tabular
+from .decisions import MEASURES as MEASURES
 from .decisions import chosen_probs as chosen_probs
 from .decisions import exact_effective_horizon as exact_effective_horizon
 from .decisions import exact_pass_at_k_gradient as exact_pass_at_k_gradient
@@ -18,6 +19,9 @@ from .decisions import tree_children as tree_children
 from .decisions import tree_q as tree_q
 from .estimators import Estimator as Estimator
 from .estimators import GradientCheck as GradientCheck
+from .estimators import ON_A_TREE as ON_A_TREE
+from .estimators import PARTS as PARTS
+from .estimators import all_groups as all_groups
 from .estimators import check as check
 from .estimators import check_table as check_table
 from .estimators import estimator_of as estimator_of
@@ -27,11 +31,13 @@ from .estimators import group_gradients as group_gradients
 from .estimators import mean_of_sums as mean_of_sums
 from .estimators import one_gradient as one_gradient
 from .estimators import plot_checks as plot_checks
+from .estimators import random_groups as random_groups
 from .estimators import score_loss as score_loss
 from .estimators import statistic_of as statistic_of
 from .estimators import token_loss as token_loss
 from .estimators import tree_has as tree_has
 from .estimators import tree_rollouts as tree_rollouts
+from .estimators import weighted_groups as weighted_groups
 from .estimators import with_signals as with_signals
 from .tabular import TokenTree as TokenTree
 from .tabular import check_tree as check_tree

@@ -2,6 +2,8 @@
 from . import config_files as config_files
 from . import cost_model as cost_model
 from .config_files import FullScale as FullScale
+from .config_files import HYPERPARAMETERS as HYPERPARAMETERS
+from .config_files import LAUNCH as LAUNCH
 from .config_files import Sourced as Sourced
 from .config_files import check_batch as check_batch
 from .config_files import check_fields as check_fields
@@ -18,6 +20,7 @@ from .config_files import parse_section as parse_section
 from .config_files import parse_sourced as parse_sourced
 from .config_files import read_config as read_config
 from .config_files import value_of as value_of
+from .cost_model import KNOWN_MACHINES as KNOWN_MACHINES
 from .cost_model import MachineRate as MachineRate
 from .cost_model import ModelShape as ModelShape
 from .cost_model import StepWork as StepWork

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from scipy.special import stdtrit
-from ..analysis.passk import Band, _cells, _whole, bootstrap_means, crossing_band, ks_up_to, pass_at_k
+from ..analysis.passk import Band, curve_values, whole_numbers, bootstrap_means, crossing_band, ks_up_to, pass_at_k
 from ..analysis.plots import plot_difference, plot_pass_at_k, style
 
 # %% ../../nbs/studies/00_comparison.ipynb #4ad519b1
@@ -55,7 +55,7 @@ def crossed_interval(values: Float[np.ndarray, "s p k"], minus: Float[np.ndarray
     """Mean over seeds and problems (or the paired difference to `minus`) with a t interval over both, pointwise in k.
 
     Axes p k (one seed: problems only) or s p k; a difference needs the same problems in the same order. Raises ValueError for fewer than two problems."""
-    arms = [_cells(x) for x in ([values] if minus is None else [values, minus])]
+    arms = [curve_values(x) for x in ([values] if minus is None else [values, minus])]
     if len({x.shape[1:] for x in arms}) != 1:
         raise ValueError(f"a paired difference needs the same problems and k, got shapes {[x.shape for x in arms]}.")
     mean, parts = arms[0].mean((0, 1)) - (0 if minus is None else arms[1].mean((0, 1))), _variances(arms)
@@ -69,7 +69,7 @@ def hierarchical_interval(values: Float[np.ndarray, "s p k"], minus: Float[np.nd
     arms = [values] if minus is None else [values, minus]
     signs = np.array([1, -1])[:len(arms)]
     copies = np.tensordot(signs, bootstrap_means(*arms, resamples=resamples, seed=seed), axes=1)
-    mean = sum(sign * _cells(arm).mean((0, 1)) for sign, arm in zip(signs, arms))
+    mean = sum(sign * curve_values(arm).mean((0, 1)) for sign, arm in zip(signs, arms))
     low, high = np.quantile(copies, [(1 - level) / 2, (1 + level) / 2], axis=0)
     tail = np.minimum((copies <= 0).sum(0), (copies >= 0).sum(0))
     return Interval(mean, low, high, np.minimum(2 * (tail + 1) / (resamples + 1), 1))
@@ -131,7 +131,7 @@ def _aligned(evaluation, first, who: str):
     if evaluation.temperature != first.temperature:
         raise ValueError(f"{who} was evaluated at temperature {evaluation.temperature}, others at {first.temperature}; evaluate all runs alike.")
     order = [place[key] for key in first.keys]
-    return _whole(evaluation.num_samples, 'num_samples')[order], _whole(evaluation.num_correct, 'num_correct')[order]
+    return whole_numbers(evaluation.num_samples, 'num_samples')[order], whole_numbers(evaluation.num_correct, 'num_correct')[order]
 
 # %% ../../nbs/studies/00_comparison.ipynb #8a264663
 def _pooled_base(runs, first):
@@ -325,7 +325,7 @@ def compare(runs, *, ks=None, at_reward: float | None = None, metric: str = 'acc
     for run, evaluation, _ in kept: arms.setdefault(label(run), []).append(_aligned(evaluation, first, f"{label(run)!r} (seed {run.seed})"))
     base = _pooled_base(runs, first)
     counts = ({'base': base} if base is not None else {}) | {m: tuple(np.stack(x) for x in zip(*pairs)) for m, pairs in arms.items()}
-    ks = ks_up_to(min(n.min() for n, _ in counts.values()), base=4) if ks is None else _whole(ks, 'k', 1).ravel()
+    ks = ks_up_to(min(n.min() for n, _ in counts.values()), base=4) if ks is None else whole_numbers(ks, 'k', 1).ravel()
     for n, c in counts.values(): pass_at_k(n, c, ks)             # refuses a k that some evaluation cannot give
     steps = pd.DataFrame([(label(run), run.seed, reached, e.step) for run, e, reached in kept], columns=['method', 'seed', 'reached', 'evaluated'])
     return Comparison(counts, tuple(int(k) for k in ks), steps, missing, str(runs[0].task), str(runs[0].model), at_reward, metric, level, interval)

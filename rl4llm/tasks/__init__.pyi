@@ -5,6 +5,7 @@ from . import protocol as protocol
 from . import sat as sat
 from . import vocabulary as vocabulary
 from .countdown import Countdown as Countdown
+from .countdown import Step as Step
 from .countdown import all_solutions as all_solutions
 from .countdown import canonical_steps as canonical_steps
 from .countdown import combine as combine
@@ -30,6 +31,7 @@ from .modular import verify_modular as verify_modular
 from .modular import written_values as written_values
 from .modular import wrong_value as wrong_value
 from .protocol import Item as Item
+from .protocol import SPLITS as SPLITS
 from .protocol import Task as Task
 from .protocol import Verdict as Verdict
 from .protocol import add_task as add_task
@@ -54,5 +56,14 @@ from .sat import saturn_difficulty as saturn_difficulty
 from .sat import verify_sat as verify_sat
 from .sat import write_assignment as write_assignment
 from .sat import write_literals as write_literals
+from .vocabulary import ALPHABET as ALPHABET
+from .vocabulary import CONFIDENCE as CONFIDENCE
+from .vocabulary import CONTROL as CONTROL
+from .vocabulary import NUMBERS as NUMBERS
+from .vocabulary import PAIRED as PAIRED
+from .vocabulary import SIGNS as SIGNS
+from .vocabulary import SPECIAL as SPECIAL
+from .vocabulary import TASK_TAGS as TASK_TAGS
+from .vocabulary import WORDS as WORDS
 from .vocabulary import tiny_tokenizer as tiny_tokenizer
 from .vocabulary import vocabulary_list as vocabulary_list

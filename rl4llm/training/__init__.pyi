@@ -11,6 +11,7 @@ from .callbacks import EarlyStop as EarlyStop
 from .callbacks import Evaluate as Evaluate
 from .callbacks import LivePlot as LivePlot
 from .callbacks import Progress as Progress
+from .callbacks import UNITS as UNITS
 from .callbacks import plot_metrics as plot_metrics
 from .callbacks import run_callbacks as run_callbacks
 from .checkpoints import latest_checkpoint as latest_checkpoint
@@ -22,6 +23,7 @@ from .checkpoints import unpack_stages as unpack_stages
 from .evaluation import batches as batches
 from .evaluation import evaluate as evaluate
 from .evaluation import judge as judge
+from .loop import SAME as SAME
 from .loop import TrainState as TrainState
 from .loop import TrainingDiverged as TrainingDiverged
 from .loop import check_stages as check_stages
@@ -47,6 +49,8 @@ from .loop import with_checkpoints as with_checkpoints
 from .loop import with_signals as with_signals
 from .pretraining import BaseSpec as BaseSpec
 from .pretraining import BatchStream as BatchStream
+from .pretraining import LONG as LONG
+from .pretraining import MIXTURE as MIXTURE
 from .pretraining import add_base as add_base
 from .pretraining import base_spec as base_spec
 from .pretraining import bases as bases
