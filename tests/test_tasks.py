@@ -254,6 +254,52 @@ def test_hostile_text_is_judged_quickly(text):
     assert time.perf_counter() - start < 2
 
 
+LONG = 100_000
+HOSTILE = {
+    'double spaces': 'a  ', 'blanks': ' ', 'new lines': '\n', 'white space': ' \t\r\f\v\x1c\xa0\u2003',
+    'nested brackets': '([{<', 'digits': '9', 'signs': '+-*/=!', 'denials': '! ', 'separators': ' ;  , ',
+    'NUL': '\0', 'unicode digits': '٣１²', 'opened tags': '<answer>', 'closed tags': '</answer>',
+    'pairs of tags': '<answer>  </answer>'}
+
+
+def hostile(name, kind):
+    "Texts of 10^5 characters around a piece; the task's own words come from its demonstration."
+    item, good = some(name, 'standard')
+    piece = HOSTILE.get(kind) or dict(zip(OWN, (f'{good} ; ', f'{task(name).prompt(item)}  ')))[kind]
+    long = (piece * LONG)[:LONG]
+    short = (piece * 1980)[:1980]
+    inside = short[:1900] if '<' not in piece else 'a  ' * 600
+    for end in ('', '?'):
+        yield item, long + end
+        yield item, short + end
+        yield item, f'<answer>{inside}{end}</answer>'
+        yield item, f'{long}<answer>{inside}{end}</answer>'
+        yield item, f'<answer>{inside}</answer>{long}{end}'
+    yield item, f'{good}  {long}'
+
+
+OWN = ('own words', 'own question')
+@pytest.mark.parametrize('kind', [*HOSTILE, *OWN])
+@pytest.mark.parametrize('name', NAMES)
+def test_a_long_hostile_text_is_judged_in_two_seconds(name, kind):
+    for item, text in hostile(name, kind):
+        start = time.process_time()
+        verdict = task_of(item).verify(item, text)
+        assert time.process_time() - start < 2, text[:60]
+        assert not verdict.correct or reference(item, text)
+
+
+@pytest.mark.parametrize('text,want', [
+    ('a  ' * 33_000, 33_000), ('a' + ' ' * LONG + '!' + ' ' * LONG + 'b', 2), ('a!' * 50_000 + 'b', 50_001),
+    ('a  ' * 26 + '?', None), ('a  ' * 33_000 + '?', None), (' ' * LONG, None), ('! ' * LONG, None),
+    ('a' + ' ' * LONG + '?', None), ('a,' * 50_000, None)])
+def test_literals_are_read_in_linear_time(text, want):
+    start = time.process_time()
+    literals = parse_literals(text)
+    assert time.process_time() - start < 2
+    assert want == (None if literals is None else len(literals))
+
+
 @pytest.mark.parametrize('text,want', [('x', 'x'), (' x \n', 'x'), ('a <answer> x </answer>', 'x'), ('<answer>x</answer>\n', 'x'), ('<answer> x </answer> y', None), ('<answer> x', None),
     ('x </answer>', None), ('</answer> x <answer>', None), ('<answer> <answer> x </answer>', None), ('<answer> x </answer> <answer> x </answer>', None), ('x' * 2001, None), ('y' * 5000 + '<answer> x </answer>', 'x')])
 def test_final_answer(text, want): assert final_answer(text) == want

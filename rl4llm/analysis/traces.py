@@ -7,20 +7,20 @@ __all__ = ['TRACE', 'TRACE_VERSION', 'NOT_IN_A_REPLAY', 'trace_tensors', 'item_r
            'looks_pickled', 'refuse_pickle', 'trace_facts', 'read_tensors', 'load_rollouts', 'trace_words',
            'keep_statistics', 'Replay', 'replay_table', 'scored_again', 'check_signals', 'replay_loss', 'replay']
 
-# %% ../../nbs/analysis/14_traces.ipynb #603397cd
+# %% ../../nbs/analysis/14_traces.ipynb #15d0dc45
 import dataclasses, html, json, os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# %% ../../nbs/analysis/14_traces.ipynb #9937cf36
+# %% ../../nbs/analysis/14_traces.ipynb #dbab1428
 import pandas as pd
 import torch
 from jaxtyping import Float
 from safetensors.torch import load, save
 from torch import Tensor
 
-# %% ../../nbs/analysis/14_traces.ipynb #dc69033e
+# %% ../../nbs/analysis/14_traces.ipynb #a172a199
 from ..core.pipeline import (advantages, aggregate_loss, build_stages, select_rows,
                                   token_loss)
 from ..core.registry import recipe as recipe_named
@@ -30,12 +30,12 @@ from ..core.signals import score_rollouts
 from ..core.storage import versions, write_atomic
 from ..tasks.protocol import Item
 
-# %% ../../nbs/analysis/14_traces.ipynb #1438dd34
+# %% ../../nbs/analysis/14_traces.ipynb #c4b7e1f9
 TRACE = 'rl4llm rollouts'
 TRACE_VERSION = 1
 _DICTS = ('components', 'signals')
 
-# %% ../../nbs/analysis/14_traces.ipynb #ab5ed217
+# %% ../../nbs/analysis/14_traces.ipynb #df9fbb3f
 def trace_tensors(rollouts) -> dict[str, Tensor]:
     """Every tensor of `rollouts` by name.
 
@@ -47,7 +47,7 @@ def trace_tensors(rollouts) -> dict[str, Tensor]:
         flat |= {f'{part}/{name}': x for name, x in fields[part].items()}
     return {name: x.detach().cpu().contiguous().clone() for name, x in flat.items()}
 
-# %% ../../nbs/analysis/14_traces.ipynb #b63e8985
+# %% ../../nbs/analysis/14_traces.ipynb #94d8c21e
 def item_record(item):
     """A problem as JSON: a string as it is, an `Item` as its fields.
 
@@ -60,7 +60,7 @@ def item_record(item):
     unknown = item.difficulty != item.difficulty                   # not a number
     return dict(task=item.task, data=item.data, difficulty=None if unknown else item.difficulty)
 
-# %% ../../nbs/analysis/14_traces.ipynb #8c6012a8
+# %% ../../nbs/analysis/14_traces.ipynb #941857b6
 def words_by_id(rollouts, tokenizer) -> dict[int, str]:
     "Text of every token id that occurs in prompts and responses."
     prompts = rollouts.prompt_ids[rollouts.prompt_mask]
@@ -68,7 +68,7 @@ def words_by_id(rollouts, tokenizer) -> dict[int, str]:
     ids = torch.cat([responses, prompts]).unique().tolist()
     return {i: tokenizer.decode([i]) for i in ids}
 
-# %% ../../nbs/analysis/14_traces.ipynb #87a9beb9
+# %% ../../nbs/analysis/14_traces.ipynb #92df1b67
 def save_rollouts(rollouts, folder, *, tokenizer=None, note: str = '') -> Path:
     """Write `rollouts` to `folder`, over an older trace if there is one; returns the folder.
 
@@ -88,17 +88,17 @@ def save_rollouts(rollouts, folder, *, tokenizer=None, note: str = '') -> Path:
     write_atomic(folder / 'rollouts.json', json.dumps(facts))
     return folder
 
-# %% ../../nbs/analysis/14_traces.ipynb #1066bcd5
+# %% ../../nbs/analysis/14_traces.ipynb #b6d090f9
 def _digest(data: bytes) -> str:
     import hashlib
     return hashlib.sha256(data).hexdigest()
 
-# %% ../../nbs/analysis/14_traces.ipynb #4aa23f40
+# %% ../../nbs/analysis/14_traces.ipynb #0d105e1e
 def looks_pickled(data: bytes) -> bool:
     "Whether bytes begin as a pickle, or as the zip archive of `torch.save` around one."
     return data[:2] == b'PK' or (data[:1] == b'\x80' and data[1:2] in b'\x02\x03\x04\x05')
 
-# %% ../../nbs/analysis/14_traces.ipynb #0e0c1ba5
+# %% ../../nbs/analysis/14_traces.ipynb #e9841cf1
 def refuse_pickle(path: Path) -> None:
     "Raises ValueError if the file `path` holds a pickle."
     with open(path, 'rb') as file:
@@ -108,7 +108,7 @@ def refuse_pickle(path: Path) -> None:
                          "it was not opened: load it where you trust it and write it again with "
                          "save_rollouts.")
 
-# %% ../../nbs/analysis/14_traces.ipynb #39509553
+# %% ../../nbs/analysis/14_traces.ipynb #d8124e23
 def trace_facts(folder) -> dict:
     """The JSON part of a trace.
 
@@ -141,7 +141,7 @@ def _check_format(facts, name: str) -> None:
                          f"version {TRACE_VERSION}: save it again with the library that wrote it, "
                          "or update this one.")
 
-# %% ../../nbs/analysis/14_traces.ipynb #048feaf3
+# %% ../../nbs/analysis/14_traces.ipynb #e0b0047f
 def read_tensors(folder, facts: dict) -> dict[str, Tensor]:
     """The tensors of a trace.
 
@@ -159,7 +159,7 @@ def read_tensors(folder, facts: dict) -> dict[str, Tensor]:
                          "(its SHA-256 does not agree): copy the trace again.")
     return load(data)
 
-# %% ../../nbs/analysis/14_traces.ipynb #99923e98
+# %% ../../nbs/analysis/14_traces.ipynb #ee45050e
 def load_rollouts(folder) -> Rollouts:
     """The `Rollouts` that `save_rollouts` wrote to `folder`, on the CPU.
 
@@ -181,12 +181,12 @@ def _item_of(record):
     difficulty = float('nan') if record['difficulty'] is None else record['difficulty']
     return Item(record['task'], record['data'], difficulty)
 
-# %% ../../nbs/analysis/14_traces.ipynb #9d83a3c4
+# %% ../../nbs/analysis/14_traces.ipynb #d018c682
 def trace_words(folder) -> dict[int, str]:
     "Words by token id, as far as the trace in `folder` was saved with a tokenizer."
     return {int(i): word for i, word in trace_facts(folder)['words'].items()}
 
-# %% ../../nbs/analysis/14_traces.ipynb #8d3ef443
+# %% ../../nbs/analysis/14_traces.ipynb #bb3d0d3d
 def keep_statistics(policy, rollouts, names=('entropy',)) -> Rollouts:
     """`rollouts` with token statistics of `policy`, so that a replay needs no policy.
 
@@ -197,7 +197,7 @@ def keep_statistics(policy, rollouts, names=('entropy',)) -> Rollouts:
     signals = {**rollouts.signals, **{f'old_{name}': found[name] for name in names}}
     return dataclasses.replace(rollouts, logp_old=found['logp'], signals=signals)
 
-# %% ../../nbs/analysis/14_traces.ipynb #7ba1c5c1
+# %% ../../nbs/analysis/14_traces.ipynb #53cc7a39
 @dataclass(repr=False)
 class Replay:
     """Saved rollouts through other stages: what each token's advantage, loss and weight are.
@@ -225,7 +225,7 @@ class Replay:
     def _repr_html_(self):
         return f"<p>{html.escape(repr(self))}</p>" + self.table.head(12).round(3).to_html()
 
-# %% ../../nbs/analysis/14_traces.ipynb #b41c6383
+# %% ../../nbs/analysis/14_traces.ipynb #b89ef422
 def replay_table(played) -> pd.DataFrame:
     "One row a response: group, reward, tokens, mean advantage and mean weight of its tokens."
     rows = played.rollouts
@@ -237,7 +237,7 @@ def replay_table(played) -> pd.DataFrame:
                    advantage=mean(played.adv), weight=mean(played.weight))
     return pd.DataFrame(columns).rename_axis('row')
 
-# %% ../../nbs/analysis/14_traces.ipynb #4b9848ce
+# %% ../../nbs/analysis/14_traces.ipynb #eb6e850e
 def scored_again(rollouts, reward) -> Rollouts:
     "`rollouts` with the rewards that `reward` (a stage or function) gives the saved texts."
     prompts = [item if hasattr(item, 'strip') else item.prompt() for item in rollouts.items]
@@ -245,10 +245,10 @@ def scored_again(rollouts, reward) -> Rollouts:
     return dataclasses.replace(scored, rewards=scored.rewards.to(rollouts.rewards),
                                components={**rollouts.components, **scored.components})
 
-# %% ../../nbs/analysis/14_traces.ipynb #b0321dbd
+# %% ../../nbs/analysis/14_traces.ipynb #ab327d98
 NOT_IN_A_REPLAY = ('greedy_rewards', 'logp_ref')
 
-# %% ../../nbs/analysis/14_traces.ipynb #3acda2c4
+# %% ../../nbs/analysis/14_traces.ipynb #e02a9c80
 def check_signals(rollouts, needs, policy) -> None:
     "Raises ValueError for a signal that neither the trace nor `policy` can give."
     def only_when_sampled(name):
@@ -265,7 +265,7 @@ def check_signals(rollouts, needs, policy) -> None:
         mend = "keep them when you sample, no replay can make them"
     raise ValueError(f"{', '.join(sorted(lacking))}: not in these rollouts; {mend}.")
 
-# %% ../../nbs/analysis/14_traces.ipynb #3ff2d9aa
+# %% ../../nbs/analysis/14_traces.ipynb #54d62438
 def replay_loss(stages, rollouts, adv, logp, **more) -> tuple[Tensor, Tensor, float]:
     """Loss and weight (see the notebook) of each token, and the total loss.
 
@@ -282,13 +282,13 @@ def replay_loss(stages, rollouts, adv, logp, **more) -> tuple[Tensor, Tensor, fl
     spread = torch.zeros_like(logp).index_put((keep,), loss.detach())
     return spread.detach(), -gradient * int(batch.mask.sum()), float(total.detach())
 
-# %% ../../nbs/analysis/14_traces.ipynb #b86f334d
+# %% ../../nbs/analysis/14_traces.ipynb #0db514b7
 def _saved_statistics(rollouts, needs) -> dict:
     "Statistics that the objective wants of the present policy; the saved ones stand in."
     saved = {name: rollouts.signals.get(f'old_{name}') for name in live_names(needs)}
     return {name: x for name, x in saved.items() if x is not None}
 
-# %% ../../nbs/analysis/14_traces.ipynb #014ea8ff
+# %% ../../nbs/analysis/14_traces.ipynb #26fa65eb
 def replay(rollouts, recipe='reinforce', *, reward=None, advantage=None, objective=None,
            policy=None) -> Replay:
     """Send saved `rollouts` through a recipe's stages from advantage to loss.

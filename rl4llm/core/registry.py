@@ -456,7 +456,7 @@ def recipe_fingerprint(recipe) -> str:
 
 
 def _functions_of(bound: Use) -> list:
-    "A stage's function, the functions among its knobs (given or by default), and what they wrap."
+    "A stage's function, the functions among its knobs or defaults, and what they wrap."
     stage_fn = bound.info.fn
     knobs = {name: p.default for name, p in inspect.signature(stage_fn).parameters.items()}
     knobs.update(bound.knobs)

@@ -7,7 +7,7 @@ __all__ = ['MEASURES', 'tree_children', 'tree_q', 'exact_q', 'optimal_q', 'soft_
            'chosen_probs', 'gorp_success', 'exact_effective_horizon', 'exact_pass_at_k_gradient', 'pass_measure',
            'step_effect']
 
-# %% ../../nbs/oracle/02_decisions.ipynb #2165123c
+# %% ../../nbs/oracle/02_decisions.ipynb #ae7f6dc6
 import math
 from functools import cache
 from typing import Callable
@@ -17,12 +17,12 @@ from torch import Tensor
 from jaxtyping import Float, Int
 from scipy.stats import binom
 
-# %% ../../nbs/oracle/02_decisions.ipynb #0e7379a5
+# %% ../../nbs/oracle/02_decisions.ipynb #416154a7
 from .estimators import estimator_of, group_gradients, weighted_groups
 from .tabular import TokenTree, exact_entropy, exact_gradient, exact_kl
 from .tabular import exact_objective, exact_pass_at_k
 
-# %% ../../nbs/oracle/02_decisions.ipynb #c53163b9
+# %% ../../nbs/oracle/02_decisions.ipynb #b917792b
 @cache
 def tree_children(tree: TokenTree) -> tuple[Int[Tensor, "c v"], Int[Tensor, "c v"]]:
     """Where each token leads in each context: to which context, or to which sequence's end.
@@ -38,7 +38,7 @@ def _numbers(table: list, known: tuple) -> Int[Tensor, "c v"]:
     place = {entry: i for i, entry in enumerate(known)}
     return torch.tensor([[place.get(entry, -1) for entry in row] for row in table])
 
-# %% ../../nbs/oracle/02_decisions.ipynb #acc6fac2
+# %% ../../nbs/oracle/02_decisions.ipynb #b4aada9f
 def tree_q(
         tree: TokenTree, rewards: Float[Tensor, "s"], backup: Callable[[Tensor, int], Tensor],
         ) -> tuple[Float[Tensor, "c v"], Float[Tensor, "c"]]:
@@ -60,7 +60,7 @@ def tree_q(
         v[c] = backup(q[c], c)
     return torch.stack([q[c] for c in contexts]), torch.stack([v[c] for c in contexts])
 
-# %% ../../nbs/oracle/02_decisions.ipynb #f28587aa
+# %% ../../nbs/oracle/02_decisions.ipynb #0ef04d5a
 def exact_q(tree: TokenTree, logits: Float[Tensor, "c v"],
             rewards: Float[Tensor, "s"]) -> Float[Tensor, "c v"]:
     """Expected reward after each token if the policy `logits` goes on.
@@ -70,12 +70,12 @@ def exact_q(tree: TokenTree, logits: Float[Tensor, "c v"],
     probs = logits.softmax(-1)
     return tree_q(tree, rewards, lambda q, c: probs[c] @ q)[0]
 
-# %% ../../nbs/oracle/02_decisions.ipynb #1eb08e9e
+# %% ../../nbs/oracle/02_decisions.ipynb #8f16b42d
 def optimal_q(tree: TokenTree, rewards: Float[Tensor, "s"]) -> Float[Tensor, "c v"]:
     "Best reward that can still be reached after each token."
     return tree_q(tree, rewards, lambda q, c: q.max())[0]
 
-# %% ../../nbs/oracle/02_decisions.ipynb #1301c92f
+# %% ../../nbs/oracle/02_decisions.ipynb #04ce755a
 def soft_q(tree: TokenTree, ref: Float[Tensor, "c v"], rewards: Float[Tensor, "s"], *,
            beta: float) -> Float[Tensor, "c v"]:
     """Best reward less `beta` times the KL divergence from `ref` that each token can lead to.
@@ -88,7 +88,7 @@ def soft_q(tree: TokenTree, ref: Float[Tensor, "c v"], rewards: Float[Tensor, "s
     prior = ref.log_softmax(-1)
     return tree_q(tree, rewards, lambda q, c: beta * (prior[c] + q / beta).logsumexp(0))[0]
 
-# %% ../../nbs/oracle/02_decisions.ipynb #fe633384
+# %% ../../nbs/oracle/02_decisions.ipynb #189c43b9
 def greedy_value(tree: TokenTree, rewards: Float[Tensor, "s"], q: Float[Tensor, "c v"], *,
                  tol: float = 1e-9) -> float:
     """Reward of always taking the token with the largest `q`.
@@ -101,7 +101,7 @@ def greedy_value(tree: TokenTree, rewards: Float[Tensor, "s"], q: Float[Tensor, 
 
     return float(tree_q(tree, rewards, worst_of_the_largest)[1][0])
 
-# %% ../../nbs/oracle/02_decisions.ipynb #126910a4
+# %% ../../nbs/oracle/02_decisions.ipynb #6bb8f253
 def look_ahead(tree: TokenTree, rewards: Float[Tensor, "s"], q: Float[Tensor, "c v"],
                steps: int = 1) -> Float[Tensor, "c v"]:
     """`steps` steps of value iteration.
@@ -114,7 +114,7 @@ def look_ahead(tree: TokenTree, rewards: Float[Tensor, "s"], q: Float[Tensor, "c
         q = torch.where(end >= 0, rewards.double()[end], best_next)
     return q
 
-# %% ../../nbs/oracle/02_decisions.ipynb #f6988a92
+# %% ../../nbs/oracle/02_decisions.ipynb #7cb32421
 def needed_depth(tree: TokenTree, rewards: Float[Tensor, "s"],
                  logits: Float[Tensor, "c v"] | None = None) -> int:
     """The smallest k for which greedy play on the k-step values earns the best reward.
@@ -135,7 +135,7 @@ def _or_uniform(logits: Float[Tensor, "c v"] | None, tree: TokenTree) -> Float[T
     if logits is not None: return logits
     return torch.zeros(len(tree.prefixes), tree.vocab, dtype=torch.float64)
 
-# %% ../../nbs/oracle/02_decisions.ipynb #aea21b41
+# %% ../../nbs/oracle/02_decisions.ipynb #581dc0ac
 def chosen_probs(chances: list, m: int) -> Float[np.ndarray, "v"]:
     """Probability that each token has the best count, ties broken by chance.
 
@@ -156,7 +156,7 @@ def chosen_probs(chances: list, m: int) -> Float[np.ndarray, "v"]:
             chosen[a] += exactly[a, x] * wins(1.)
     return chosen
 
-# %% ../../nbs/oracle/02_decisions.ipynb #5d1f0916
+# %% ../../nbs/oracle/02_decisions.ipynb #bae2910e
 def _ahead(q: Float[Tensor, "c v"], child: Int[Tensor, "c v"], c: int, *, v: int, k: int) -> list:
     """Success probabilities of the k-token sequences that begin with token `v` in context `c`.
 
@@ -166,7 +166,7 @@ def _ahead(q: Float[Tensor, "c v"], child: Int[Tensor, "c v"], c: int, *, v: int
     following = int(child[c, v])
     return [p for u in range(q.shape[1]) for p in _ahead(q, child, following, v=u, k=k - 1)]
 
-# %% ../../nbs/oracle/02_decisions.ipynb #a9e79974
+# %% ../../nbs/oracle/02_decisions.ipynb #06b6644d
 def gorp_success(tree: TokenTree, correct: Float[Tensor, "s"], *, k: int, m: int,
                  logits: Float[Tensor, "c v"] | None = None) -> float:
     """Probability that GORP(k, m) ends in a right sequence.
@@ -186,7 +186,7 @@ def gorp_success(tree: TokenTree, correct: Float[Tensor, "s"], *, k: int, m: int
 
     return float(tree_q(tree, correct, decision)[1][0])
 
-# %% ../../nbs/oracle/02_decisions.ipynb #e1bd645a
+# %% ../../nbs/oracle/02_decisions.ipynb #7f7bf7e2
 def exact_effective_horizon(tree: TokenTree, correct: Float[Tensor, "s"], *,
                             logits: Float[Tensor, "c v"] | None = None, at_least: float = 0.5,
                             most: int = 256) -> dict:
@@ -221,7 +221,7 @@ def _least(enough: Callable[[int], bool], most: int) -> float:
             low = middle
     return high
 
-# %% ../../nbs/oracle/02_decisions.ipynb #6ebff5e0
+# %% ../../nbs/oracle/02_decisions.ipynb #26add24a
 def exact_pass_at_k_gradient(tree: TokenTree, logits: Float[Tensor, "c v"],
                              correct: Float[Tensor, "s"], k: int) -> Float[Tensor, "c v"]:
     """Gradient of `exact_pass_at_k` in the logits, by autograd.
@@ -230,7 +230,7 @@ def exact_pass_at_k_gradient(tree: TokenTree, logits: Float[Tensor, "c v"],
     """
     return torch.func.grad(lambda x: exact_pass_at_k(tree, x, correct, k))(logits)
 
-# %% ../../nbs/oracle/02_decisions.ipynb #a8a2a77c
+# %% ../../nbs/oracle/02_decisions.ipynb #bdce744e
 def _reward(tree, x, before, rewards): return exact_objective(tree, x, rewards)
 def _entropy(tree, x, before, rewards): return exact_entropy(tree, x)
 def _kl_from_before(tree, x, before, rewards): return exact_kl(tree, x, before)
@@ -238,13 +238,13 @@ def _kl_from_before(tree, x, before, rewards): return exact_kl(tree, x, before)
 
 MEASURES = {'reward': _reward, 'entropy': _entropy, 'KL from before': _kl_from_before}
 
-# %% ../../nbs/oracle/02_decisions.ipynb #33615abe
+# %% ../../nbs/oracle/02_decisions.ipynb #247db8a1
 def pass_measure(k: int) -> Callable:
     "pass@k as a measure for `step_effect`."
     def measure(tree, x, before, rewards): return exact_pass_at_k(tree, x, rewards, k)
     return measure
 
-# %% ../../nbs/oracle/02_decisions.ipynb #8489b229
+# %% ../../nbs/oracle/02_decisions.ipynb #49b6942d
 def step_effect(estimator, tree: TokenTree, logits: Float[Tensor, "c v"],
                 rewards: Float[Tensor, "s"], *, lr: float, group: int = 2,
                 measures: dict = MEASURES, samples: int | None = None, seed: int = 0, **stages):

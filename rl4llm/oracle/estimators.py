@@ -8,14 +8,14 @@ __all__ = ['PARTS', 'ON_A_TREE', 'score_loss', 'mean_of_sums', 'every_row', 'Est
            'group_gradients', 'GradientCheck', 'check_table', 'all_groups', 'random_groups', 'weighted_groups', 'check',
            'plot_checks']
 
-# %% ../../nbs/oracle/01_estimators.ipynb #cd9af349
+# %% ../../nbs/oracle/01_estimators.ipynb #bd30790b
 import dataclasses, inspect
 from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 from jaxtyping import Bool, Float, Int
 
-# %% ../../nbs/oracle/01_estimators.ipynb #14c4393f
+# %% ../../nbs/oracle/01_estimators.ipynb #21c17d02
 from ..core import pipeline
 from ..core.numerics import STATISTICS, masked_sum
 from ..core.pipeline import Stages, ready
@@ -23,23 +23,23 @@ from ..core.rollouts import Rollouts, make_rollouts
 from ..core.signals import live_names
 from .tabular import TokenTree, exact_gradient, sequence_logps, token_logps
 
-# %% ../../nbs/oracle/01_estimators.ipynb #0724cf27
+# %% ../../nbs/oracle/01_estimators.ipynb #8f95987f
 def score_loss(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"],
                adv: Float[Tensor, "n t"], mask) -> Float[Tensor, "n t"]:
     "Loss whose gradient is the score-function estimate: `-adv * logp`, 0 outside `mask`."
     return -(adv * logp).where(mask, torch.zeros_like(logp))
 
-# %% ../../nbs/oracle/01_estimators.ipynb #45e28de0
+# %% ../../nbs/oracle/01_estimators.ipynb #1453674f
 def mean_of_sums(loss: Float[Tensor, "n t"], mask, *, whole=None) -> Float[Tensor, ""]:
     "Sum over tokens, mean over the rows (those of `whole`): every token counts alike."
     return masked_sum(loss, mask) / len(mask if whole is None else whole)
 
-# %% ../../nbs/oracle/01_estimators.ipynb #cf146f58
+# %% ../../nbs/oracle/01_estimators.ipynb #59a9b328
 def every_row(rollouts, adv: Float[Tensor, "n t"]):
     "All tokens weigh 1, and all rows stay that have a token."
     return torch.ones_like(adv), rollouts.mask.any(1)
 
-# %% ../../nbs/oracle/01_estimators.ipynb #e578d8c1
+# %% ../../nbs/oracle/01_estimators.ipynb #61b8a768
 @dataclass(frozen=True)
 class Estimator:
     """The stages between rewards and a scalar loss, ready to call.
@@ -52,11 +52,11 @@ class Estimator:
     ref: Tensor | None = None
     name: str = ''
 
-# %% ../../nbs/oracle/01_estimators.ipynb #d36ee363
+# %% ../../nbs/oracle/01_estimators.ipynb #ff810c1a
 PARTS = dict(advantage=None, select=every_row, objective=score_loss, regularisers=(),
              aggregate=mean_of_sums)
 
-# %% ../../nbs/oracle/01_estimators.ipynb #30bf75de
+# %% ../../nbs/oracle/01_estimators.ipynb #c1ebd96a
 def estimator_of(source, *, signals=None, ref=None, name=None, **stages) -> Estimator:
     """An `Estimator` from an advantage function, a `Use`, a `Recipe` or another `Estimator`.
 
@@ -75,7 +75,7 @@ def estimator_of(source, *, signals=None, ref=None, name=None, **stages) -> Esti
     made = {part: _ready(stage, part, signals or {}) for part, stage in chosen.items()}
     return Estimator(Stages(**made), signals or {}, ref, name or _name_of(source))
 
-# %% ../../nbs/oracle/01_estimators.ipynb #2e3c828c
+# %% ../../nbs/oracle/01_estimators.ipynb #0c03b2d5
 def _ready(stage, part: str, signals: dict):
     "A stage ready to call, which also gets the extra `signals` that it has a knob for."
     if part == 'regularisers':
@@ -91,7 +91,7 @@ def _name_of(source) -> str:
     if hasattr(source, 'knobs'): return repr(source)
     return getattr(source, 'name', '') or getattr(source, '__name__', type(source).__name__)
 
-# %% ../../nbs/oracle/01_estimators.ipynb #11095414
+# %% ../../nbs/oracle/01_estimators.ipynb #321eae95
 def tree_rollouts(tree: TokenTree, logits: Float[Tensor, "c v"], rewards: Float[Tensor, "s"],
                   index: Int[Tensor, "b g"]) -> Rollouts:
     """The sequences `index` (numbers into `tree.sequences`) as rollouts drawn by `logits`.
@@ -109,17 +109,17 @@ def tree_rollouts(tree: TokenTree, logits: Float[Tensor, "c v"], rewards: Float[
                          logp_behave=logp, logp_old=logp.clone(), loss_weight=torch.ones_like(logp),
                          **found)
 
-# %% ../../nbs/oracle/01_estimators.ipynb #bfb172d3
+# %% ../../nbs/oracle/01_estimators.ipynb #c381460f
 ON_A_TREE = ('rollouts', 'lengths', 'finished', 'mask', 'tokens', 'rewards', 'group', 'logp_behave',
              'logp_old', 'adv')
 
-# %% ../../nbs/oracle/01_estimators.ipynb #049e8fc7
+# %% ../../nbs/oracle/01_estimators.ipynb #681bfc1e
 def tree_has(name: str) -> bool:
     "Whether `check` computes a signal by itself (those of a reference if it is told one)."
     if name in (*ON_A_TREE, 'logp_ref', 'greedy_rewards'): return True
     return name.removeprefix('old_').removeprefix('ref_') in STATISTICS
 
-# %% ../../nbs/oracle/01_estimators.ipynb #4e9516af
+# %% ../../nbs/oracle/01_estimators.ipynb #f85ac62d
 def statistic_of(name: str, z: Float[Tensor, "n t v"], rollouts: Rollouts) -> Float[Tensor, "n t"]:
     "Token statistic `name` of the logits `z` before each token, 0 outside the mask."
     tokens = rollouts.tokens
@@ -128,7 +128,7 @@ def statistic_of(name: str, z: Float[Tensor, "n t v"], rollouts: Rollouts) -> Fl
     inside = rollouts.mask.view(*tokens.shape, *extra_axes)
     return values.where(inside, torch.zeros((), dtype=z.dtype))
 
-# %% ../../nbs/oracle/01_estimators.ipynb #cc309f08
+# %% ../../nbs/oracle/01_estimators.ipynb #0218d760
 def greedy_sequence(tree: TokenTree, logits: Float[Tensor, "c v"]) -> int:
     "Number of the sequence that takes the most probable token in every context."
     sequence = ()
@@ -137,7 +137,7 @@ def greedy_sequence(tree: TokenTree, logits: Float[Tensor, "c v"]) -> int:
         sequence += (best,)
     return tree.sequences.index(sequence)
 
-# %% ../../nbs/oracle/01_estimators.ipynb #3c5ebab0
+# %% ../../nbs/oracle/01_estimators.ipynb #58fcb32d
 def with_signals(est: Estimator, rollouts: Rollouts, tree: TokenTree, rows: Int[Tensor, "n"], *,
                  old: Float[Tensor, "c v"], rewards: Float[Tensor, "s"]) -> Rollouts:
     """`rollouts` (the sequences `rows`, drawn by `old`) with what the stages ask for.
@@ -163,7 +163,7 @@ def _how_to_give(name: str, who: str) -> str:
     if who == 'ref': return "ref=, the logits of the reference policy."
     return f"signals=dict({name}=...), one entry per sequence of the tree."
 
-# %% ../../nbs/oracle/01_estimators.ipynb #f37facf2
+# %% ../../nbs/oracle/01_estimators.ipynb #d79fe6a9
 def token_loss(est: Estimator, rollouts: Rollouts,
                z: Float[Tensor, "n t v"]) -> tuple[Float[Tensor, "n t"], Bool[Tensor, "n"]]:
     """Per-token loss of the rollouts under the live logits `z` before each token.
@@ -180,7 +180,7 @@ def token_loss(est: Estimator, rollouts: Rollouts,
     loss = pipeline.token_loss(stages, batch, logp[keep], **kept)
     return loss.new_zeros(logp.shape).index_put((keep,), loss), keep
 
-# %% ../../nbs/oracle/01_estimators.ipynb #5271f6a7
+# %% ../../nbs/oracle/01_estimators.ipynb #6e5755a8
 def _forward(est: Estimator, tree: TokenTree, z: Float[Tensor, "n t v"], rewards,
              index: Int[Tensor, "b g"], *, old: Float[Tensor, "c v"]):
     "Loss under live logits `z`, rows that stay, and mask of the groups `index`."
@@ -189,7 +189,7 @@ def _forward(est: Estimator, tree: TokenTree, z: Float[Tensor, "n t v"], rewards
     loss, keep = token_loss(est, known, z)
     return loss, keep, batch.mask
 
-# %% ../../nbs/oracle/01_estimators.ipynb #5939051c
+# %% ../../nbs/oracle/01_estimators.ipynb #d4d33528
 def one_gradient(est: Estimator, tree: TokenTree, logits: Float[Tensor, "c v"],
                  rewards: Float[Tensor, "s"], rows: Int[Tensor, "g"], *,
                  old: Tensor | None = None) -> Float[Tensor, "c v"]:
@@ -207,7 +207,7 @@ def one_gradient(est: Estimator, tree: TokenTree, logits: Float[Tensor, "c v"],
     if not total.requires_grad: return torch.zeros_like(theta)
     return -torch.autograd.grad(total, theta)[0]
 
-# %% ../../nbs/oracle/01_estimators.ipynb #859acfa9
+# %% ../../nbs/oracle/01_estimators.ipynb #41e1a59f
 def _aggregate_weights(est: Estimator, kept: Bool[Tensor, "b g t"]) -> Float[Tensor, "b g t"]:
     """Weight of every token's loss in its group's aggregate.
 
@@ -230,7 +230,7 @@ def _token_weights(est: Estimator, mask: Bool[Tensor, "g t"]) -> Float[Tensor, "
     weights[rows] = torch.autograd.grad(total, loss)[0]
     return weights
 
-# %% ../../nbs/oracle/01_estimators.ipynb #f4796e5e
+# %% ../../nbs/oracle/01_estimators.ipynb #963eeedc
 def _batch_gradients(est: Estimator, tree: TokenTree, logits: Float[Tensor, "c v"], rewards,
                      index: Int[Tensor, "b g"], *, old=None) -> Float[Tensor, "b c v"]:
     """The gradients of many groups in one pass.
@@ -250,7 +250,7 @@ def _batch_gradients(est: Estimator, tree: TokenTree, logits: Float[Tensor, "c v
     nothing = torch.zeros(len(index), *logits.shape, dtype=torch.float64)
     return nothing.scatter_add(1, context, each.view(context.shape))
 
-# %% ../../nbs/oracle/01_estimators.ipynb #ab17a432
+# %% ../../nbs/oracle/01_estimators.ipynb #4da3d5eb
 def group_gradients(est: Estimator, tree: TokenTree, logits: Float[Tensor, "c v"], rewards,
                     index: Int[Tensor, "b g"], *, old=None,
                     alone: int = 5000) -> Float[Tensor, "b c v"]:
@@ -274,7 +274,7 @@ def group_gradients(est: Estimator, tree: TokenTree, logits: Float[Tensor, "c v"
                          "one; choose a smaller tree or group.")
     return literally(index)
 
-# %% ../../nbs/oracle/01_estimators.ipynb #aa9fc9fb
+# %% ../../nbs/oracle/01_estimators.ipynb #9163c59d
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientCheck:
     """Mean and variance of a gradient estimator beside the true gradient.
@@ -356,7 +356,7 @@ class GradientCheck:
         note = "every group enumerated" if self.exact else sampled
         return check_table(self)._repr_html_() + note
 
-# %% ../../nbs/oracle/01_estimators.ipynb #0315d166
+# %% ../../nbs/oracle/01_estimators.ipynb #2735e727
 def check_table(*checks):
     "A pandas table of `GradientCheck`s, one row each."
     import pandas as pd
@@ -364,7 +364,7 @@ def check_table(*checks):
     table = pd.DataFrame([c.row() for c in checks], index=names)
     return table.round({'bias': 10, 'scale': 6, 'cosine': 6})
 
-# %% ../../nbs/oracle/01_estimators.ipynb #0d480da9
+# %% ../../nbs/oracle/01_estimators.ipynb #c90e49a2
 def all_groups(tree: TokenTree, group: int) -> Int[Tensor, "b g"]:
     "Every ordered group of `group` sequences. Raises ValueError beyond a million."
     sequences = len(tree.sequences)
@@ -375,7 +375,7 @@ def all_groups(tree: TokenTree, group: int) -> Int[Tensor, "b g"]:
                          "samples=20000 to draw some.")
     return torch.cartesian_prod(*[torch.arange(sequences)] * group).view(-1, group)
 
-# %% ../../nbs/oracle/01_estimators.ipynb #e45f5976
+# %% ../../nbs/oracle/01_estimators.ipynb #35272dad
 def random_groups(logp: Float[Tensor, "s"], group: int, samples: int,
                   seed: int) -> Int[Tensor, "b g"]:
     "`samples` groups of `group` sequences drawn with probabilities `exp(logp)`."
@@ -383,7 +383,7 @@ def random_groups(logp: Float[Tensor, "s"], group: int, samples: int,
     rows = torch.multinomial(logp.exp(), samples * group, replacement=True, generator=generator)
     return rows.view(samples, group)
 
-# %% ../../nbs/oracle/01_estimators.ipynb #da9477ad
+# %% ../../nbs/oracle/01_estimators.ipynb #3219c4a8
 def weighted_groups(tree: TokenTree, logits: Float[Tensor, "c v"], group: int, *,
                     samples: int | None = None,
                     seed: int = 0) -> tuple[Int[Tensor, "b g"], Float[Tensor, "b"]]:
@@ -398,7 +398,7 @@ def weighted_groups(tree: TokenTree, logits: Float[Tensor, "c v"], group: int, *
     weight = torch.full((samples,), 1 / samples, dtype=torch.float64)
     return random_groups(logp, group, samples, seed), weight
 
-# %% ../../nbs/oracle/01_estimators.ipynb #ccf73469
+# %% ../../nbs/oracle/01_estimators.ipynb #d83ad9cc
 def check(estimator, tree: TokenTree, logits: Float[Tensor, "c v"], rewards: Float[Tensor, "s"], *,
           group: int = 2, old: Tensor | None = None, target: Tensor | None = None,
           samples: int | None = None, seed: int = 0, **stages) -> GradientCheck:
@@ -431,7 +431,7 @@ def check(estimator, tree: TokenTree, logits: Float[Tensor, "c v"], rewards: Flo
         target = exact_gradient(tree, logits, rewards)
     return GradientCheck(est.name, mean, spread, target, len(index), samples is None)
 
-# %% ../../nbs/oracle/01_estimators.ipynb #ba9bf286
+# %% ../../nbs/oracle/01_estimators.ipynb #77b6441d
 def plot_checks(*checks):
     """Three bar panels (bias, variance, signal-to-noise ratio), one bar per `GradientCheck`.
 
@@ -450,7 +450,7 @@ def plot_checks(*checks):
     axes[0].invert_yaxis()
     return fig
 
-# %% ../../nbs/oracle/01_estimators.ipynb #6da3db75
+# %% ../../nbs/oracle/01_estimators.ipynb #3fb13495
 def _draw_bars(ax, checks, values: list, label: str, *, color: str) -> None:
     "One bar per check, with its value behind it."
     bars = ax.barh([c.name for c in checks], values, color=color)
