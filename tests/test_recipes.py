@@ -2,7 +2,7 @@
 import html, math
 from functools import cache
 import pytest, torch
-from rl4llm.core.method_map import recipe_map, recipe_tree
+from rl4llm.core.method_map import is_placebo, recipe_map, recipe_tree
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import RECIPES, STAGE_FIELDS, recipe
 from rl4llm.core.method_map import recipes
@@ -44,13 +44,29 @@ def test_the_tables_show_its_stages(name):
 def test_the_map_names_every_recipe_once_and_below_its_parent():
     import matplotlib
     matplotlib.use('agg')
-    texts = recipe_map().axes[0].texts
+    texts = recipe_map(placebos=True, depth=99).axes[0].texts
     at = {name: [t.get_position() for t in texts if t.get_text() == name] for name in RECIPES}
     assert all(len(spots) == 1 for spots in at.values()), {n: s for n, s in at.items() if len(s) != 1}
     for name, r in RECIPES.items():
         if r.parent: assert at[name][0][1] > at[r.parent][0][1] and at[name][0][0] > at[r.parent][0][0]
     assert [n for n, _ in recipe_tree()] == list(TABLE.index)
     with pytest.raises(KeyError, match='recipes'): recipe_map('no_such_recipe')
+
+
+def test_the_map_leaves_out_placebos_and_what_does_not_fit_and_says_so():
+    import matplotlib
+    matplotlib.use('agg')
+    drawn = {root: recipe_map(root) for root in (None, 'grpo', 'forking_tokens')}
+    for figure in drawn.values():
+        assert min(t.get_fontsize() for t in figure.axes[0].texts) >= 8 and figure.get_size_inches()[1] <= 11
+    texts = {root: [t.get_text() for t in figure.axes[0].texts] for root, figure in drawn.items()}
+    for shown in texts.values():
+        named = [n for n in shown if n in RECIPES]
+        assert named and not any(is_placebo(n) for n in named)
+        below = [int(t) for t in shown if t.strip().startswith('+')]
+        root = next(iter(named))
+        assert len(named) + sum(below) == sum(not is_placebo(n) for n, _ in recipe_tree(root))
+    assert 'univg_shuffled' in [t.get_text() for t in recipe_map('univg', placebos=True).axes[0].texts]
 
 
 def test_the_table_is_shown_in_full():
