@@ -122,8 +122,9 @@ def forked(work, limit):
     return pickle.loads(b''.join(parts)) if parts and not parts[-1] and parts[0] else None
 
 
-def traced(work, files):
-    "Lines of these files that `work()` runs, as {file: lines}."
+@contextlib.contextmanager
+def tracing(files):
+    "The lines of these files that the block runs, as {file: lines}."
     hit = {file: set() for file in files}
     def inside(frame, event, arg):
         hit[frame.f_code.co_filename].add(frame.f_lineno)
@@ -131,9 +132,8 @@ def traced(work, files):
     def entered(frame, event, arg):
         if frame.f_code.co_filename in hit: return inside(frame, event, arg)
     sys.settrace(entered)
-    try: work()
+    try: yield hit
     finally: sys.settrace(None)
-    return {file: lines for file, lines in hit.items() if lines}
 
 
 # -- checks
@@ -158,7 +158,7 @@ class Check:
 
 SKIPPED = re.compile(r'^#\|\s*(export\w*|default_exp|eval)\b', re.MULTILINE)
 TRAINED = {'train', 'compare', 'pretrain', 'style', 'pyplot', 'nbdev_export'}
-CELL_SECONDS = 1.5
+CELL_SECONDS = 2.0                         # of a cell, measured once; slower ones are left out
 
 
 def cells_of(path):
@@ -204,20 +204,36 @@ class Notebook:
                 self.at = number
                 exec(compile(tree, f"cell {number}", 'exec'), names)
 
-    def keep(self, numbers):
-        "Leave out all other cells."
+    def measured_check(self, numbers, seconds, lines):
+        "The check of all these cells; the others are left out from now on."
         self.cells = [(n, tree) for n, tree in self.cells if n in numbers]
+        check = self.check()
+        check.seconds, check.lines = seconds, lines
+        return check
 
-    def that_run(self):
-        "Numbers of the cells that run without an error and in time, up to the last assertion."
-        names, good, last = self.start(), [], -1
-        for number, tree in self.cells:
-            try:
-                with at_most(CELL_SECONDS): exec(compile(tree, f"cell {number}", 'exec'), names)
-            except BaseException: continue
-            good.append(number)
-            if any(isinstance(n, ast.Assert) for n in ast.walk(tree)): last = number
-        return [n for n in good if n <= last]
+    def asserting(self):
+        "Numbers of the cells with an assertion."
+        def asserts(tree): return any(isinstance(n, ast.Assert) for n in ast.walk(tree))
+        return [number for number, tree in self.cells if asserts(tree)]
+
+    def needed(self):
+        "Numbers of the cells that some assertion needs."
+        return {n for last in self.asserting() for n in self.needed_by(last)}
+
+    def measured(self, files):
+        "Numbers, seconds and lines of the needed cells that run on the real code, and in time."
+        names, good, total = self.start(), [], 0.0
+        wanted = self.needed()
+        with tracing(files) as lines:
+            for number, tree in self.cells:
+                if number not in wanted: continue
+                start = time.process_time()
+                try:
+                    with at_most(CELL_SECONDS): exec(compile(tree, 'cell', 'exec'), names)
+                except BaseException: continue
+                good.append(number)
+                total += time.process_time() - start
+        return good, total, lines
 
     def needed_by(self, number):
         "Numbers of the cells that one needs, itself last."
@@ -311,10 +327,9 @@ def worth_a_look(checks, module):
     has_stage = any(module in c.about for c in checks)
     found, few = [], defaultdict(list)
     for c in checks:
-        if c.family.partition('::')[0] not in files and c.level != NOTEBOOK and '::' in c.family:
-            continue
-        if c.about and module not in c.about and (has_stage or c.level == NOTEBOOK): continue
-        if c.family.partition('::')[2].startswith(NOT_TRIED): continue
+        file, _, test = c.family.partition('::')
+        if test and file not in files or test.startswith(NOT_TRIED): continue
+        if c.about and module not in c.about and has_stage: continue
         if c.level == WIRING: few[c.family].append(c)
         else: found.append(c)
     wanted = 24 if fits(module, ABOUT_WIRING) else 4
@@ -340,7 +355,7 @@ def measured(check, files):
     "Seconds and lines of a check on the real code; None if it fails or takes too long."
     def work():
         start = time.process_time()
-        with at_most(SLOW): lines = traced(check.run, files)
+        with tracing(files) as lines, at_most(SLOW): check.run()
         return time.process_time() - start, lines
     return forked(work, HUNG)
 
@@ -436,7 +451,9 @@ SHARED = {}                                # what forked workers find when they 
 def measure_one(number): return number, measured(SHARED['checks'][number], SHARED['files'])
 
 
-def book_one(module): return module, forked(SHARED['books'][module].that_run, HUNG) or []
+def book_one(module):
+    book = SHARED['books'][module]
+    return module, forked(lambda: book.measured(SHARED['files']), HUNG)
 
 
 def group_one(numbers): return SHARED['run'].group(numbers)
@@ -457,14 +474,14 @@ def prepared(modules, items, jobs):
     checks = [item_check(i, FAILURES, known) for i in items] + checks_by_hand()
     warm_up(checks_by_hand())
     books = {m: Notebook(m, paths[m]) for m in modules if m in paths}
-    SHARED['books'] = books
-    for module, numbers in in_workers(book_one, books, jobs): books[module].keep(numbers)
-    checks += [book.check() for book in books.values() if book.cells]
+    files = [live_module(m).__file__ for m in modules]
     mine = {m: worth_a_look(checks, m) for m in modules}
     wanted = list({c.name: c for some in mine.values() for c in some}.values())
-    SHARED.update(checks=wanted, files=[live_module(m).__file__ for m in modules])
+    SHARED.update(books=books, checks=wanted, files=files)
     for number, found in in_workers(measure_one, range(len(wanted)), jobs):
         if found: wanted[number].seconds, wanted[number].lines = found
+    for module, found in in_workers(book_one, books, jobs):
+        if found: mine[module].append(books[module].measured_check(*found))
     return {m: [c for c in some if c.lines] for m, some in mine.items()}, books
 
 

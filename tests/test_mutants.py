@@ -161,8 +161,8 @@ def test_a_failing_check_catches_and_an_endless_one_is_stopped(toy, monkeypatch)
 
 def test_only_checks_that_run_the_line_are_tried(toy):
     site = sites()['spread: return kept * [2.0 -> 4.0]']
-    there = mutants.traced(lambda: toy.spread(1), [site.unit.file])
-    elsewhere = mutants.traced(lambda: toy.slow(70), [site.unit.file])
+    with mutants.tracing([site.unit.file]) as there: toy.spread(1)
+    with mutants.tracing([site.unit.file]) as elsewhere: toy.slow(70)
     assert mutants.Check('a', None, lines=there).runs(site)
     assert not mutants.Check('b', None, lines=elsewhere).runs(site)
 
