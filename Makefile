@@ -30,7 +30,7 @@ export TIMEFORMAT      := took %0lR
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,scale]'
 	@touch $@
 
-.PHONY: help demo lab test test-all in-step lint types test-notebooks test-wheel test-browser bench readme notebooks stubs pins clean
+.PHONY: help demo lab test test-all in-step lint types test-notebooks test-wheel test-browser mutants bench readme notebooks stubs pins clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,7 +66,7 @@ pins: .venv/.installed ## write constraints.txt from the present .venv
 
 # -- check: two workers, so one thread each
 
-test test-all test-notebooks test-wheel test-browser notebooks: export OMP_NUM_THREADS ?= 1
+test test-all test-notebooks test-wheel test-browser mutants notebooks: export OMP_NUM_THREADS ?= 1
 
 test: in-step lint types test-notebooks ## what a change must pass: export in step, lint, types, the notebooks it reaches, the fast tests (under 15 minutes on 2 cores)
 	time python -m pytest -n 2 --dist loadgroup --durations=10
@@ -98,6 +98,9 @@ test-wheel: .venv/.installed ## build the wheel, install it in an empty environm
 
 test-browser: .venv/.installed ## widgets and the first lesson in JupyterLab, in headless Chromium
 	time python -m pytest -m browser -rs
+
+mutants: .venv/.installed ## would the checks notice? plant some 5,000 small faults, one at a time (under an hour on 2 cores)
+	time python tests/mutants.py
 
 clean: ## remove the environment, builds and caches; keeps runs/
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
