@@ -11,6 +11,7 @@ __all__ = ['whole_numbers', 'checked_counts', 'log_miss', 'pass_at_k', 'ks_up_to
 import math
 from typing import NamedTuple
 import numpy as np
+from numpy.typing import ArrayLike
 from jaxtyping import Float, Int
 from scipy import stats
 
@@ -79,7 +80,7 @@ def log_miss(
 
 # %% ../../nbs/analysis/00_passk.ipynb #cba1adcc
 def pass_at_k(
-    num_samples: Int[np.ndarray, "p"], num_correct: Int[np.ndarray, "p"], k: Int[np.ndarray, "*k"],
+    num_samples: ArrayLike, num_correct: ArrayLike, k: ArrayLike,
 ) -> Float[np.ndarray, "p *k"]:
     """Unbiased pass@k of every problem: the share of k-subsets of samples with a right one.
 
@@ -102,7 +103,7 @@ def ks_up_to(num_samples: Int[np.ndarray, "p"], *, base: int = 2) -> Int[np.ndar
 
 # %% ../../nbs/analysis/00_passk.ipynb #bc526d92
 def true_pass_at_k(
-    p: Float[np.ndarray, "p"], k: Int[np.ndarray, "*k"],
+    p: Float[np.ndarray, "p"], k: ArrayLike,
 ) -> Float[np.ndarray, "p *k"]:
     """1 - (1 - p)^k, what `pass_at_k` estimates, for success probabilities `p`.
 
@@ -118,7 +119,7 @@ def true_pass_at_k(
 
 # %% ../../nbs/analysis/00_passk.ipynb #ee1b1042
 def pass_at_k_variance(
-    num_samples: Int[np.ndarray, "p"], num_correct: Int[np.ndarray, "p"], k: Int[np.ndarray, "*k"],
+    num_samples: ArrayLike, num_correct: ArrayLike, k: ArrayLike,
 ) -> Float[np.ndarray, "p *k"]:
     """Unbiased estimate of the sampling variance of `pass_at_k`, per problem.
 
@@ -147,7 +148,7 @@ def true_pass_at_k_variance(
 
 # %% ../../nbs/analysis/00_passk.ipynb #d2ca4486
 def pass_at_k_error(
-    num_samples: Int[np.ndarray, "p"], num_correct: Int[np.ndarray, "p"], k: Int[np.ndarray, "*k"],
+    num_samples: ArrayLike, num_correct: ArrayLike, k: ArrayLike,
     *, problems: str = 'sampled',
 ) -> Float[np.ndarray, "*k"]:
     """Standard error of the mean pass@k over problems.

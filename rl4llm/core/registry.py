@@ -8,19 +8,19 @@ __all__ = ['KINDS', 'STAGES', 'STAGE_PACKAGES', 'STAGE_FIELDS', 'LOOP_FIELDS', '
            'as_stage', 'vary', 'check_fields', 'check_numbers', 'RecipeSpec', 'add_recipe', 'find_recipe', 'recipe',
            'recipe_diff', 'recipe_dict', 'recipe_from_dict', 'recipe_fingerprint', 'recipe_html']
 
-# %% ../../nbs/core/05_registry.ipynb #34da8cc6
+# %% ../../nbs/core/05_registry.ipynb #04de94f1
 import dataclasses, difflib, functools, hashlib, html, importlib, inspect, json
 from dataclasses import dataclass
 
-# %% ../../nbs/core/05_registry.ipynb #7f46f681
+# %% ../../nbs/core/05_registry.ipynb #70528357
 from .fingerprint import called_code
 
-# %% ../../nbs/core/05_registry.ipynb #f3c2e6d0
+# %% ../../nbs/core/05_registry.ipynb #5a4ca88c
 KINDS = ('curriculum', 'sampler', 'reward', 'advantage', 'select', 'objective', 'regulariser',
          'aggregate', 'reference')
 STAGES = {}                        # (kind, name) -> StageInfo
 
-# %% ../../nbs/core/05_registry.ipynb #9a83b480
+# %% ../../nbs/core/05_registry.ipynb #5f5b68af
 @dataclass(frozen=True)
 class StageInfo:
     "What the registry knows of a stage: see `stage` for the fields."
@@ -38,7 +38,7 @@ class StageInfo:
     @property
     def module(self): return self.fn.__module__
 
-# %% ../../nbs/core/05_registry.ipynb #5a520526
+# %% ../../nbs/core/05_registry.ipynb #413498c2
 def stage(kind: str, *, paper: int | None = None, parent: str | None = None, changes: str = '',
           needs=(), keep_whole: str | None = None, unbiased: bool | None = None,
           quiet: bool = False):
@@ -68,7 +68,7 @@ def stage(kind: str, *, paper: int | None = None, parent: str | None = None, cha
         return fn
     return register
 
-# %% ../../nbs/core/05_registry.ipynb #fc9c5b8a
+# %% ../../nbs/core/05_registry.ipynb #f142131c
 def _is_newer(old: str, module: str) -> bool:
     "Whether what a notebook has defined must not be replaced by the package's own version."
     return old == '__main__' and module != '__main__'
@@ -82,11 +82,11 @@ def _check_owner(info: StageInfo) -> None:
     raise ValueError(f"stage {info.name!r} is defined in {old.module} and again in {info.module}; "
                      "rename one of them.")
 
-# %% ../../nbs/core/05_registry.ipynb #08cea2e0
+# %% ../../nbs/core/05_registry.ipynb #0c9b972f
 STAGE_PACKAGES = ('core.sampling', 'samplers', 'rewards', 'references', 'selection', 'advantages',
                   'objectives', 'curricula', 'rollouts', 'guidance', 'preferences', 'agents')
 
-# %% ../../nbs/core/05_registry.ipynb #fabf8db5
+# %% ../../nbs/core/05_registry.ipynb #04cae2b2
 @functools.cache
 def load_stages() -> None:
     "Import every module that holds stages or recipes, once."
@@ -94,13 +94,13 @@ def load_stages() -> None:
         if module.removeprefix('rl4llm.').startswith(STAGE_PACKAGES):
             importlib.import_module(module)
 
-# %% ../../nbs/core/05_registry.ipynb #04db3163
+# %% ../../nbs/core/05_registry.ipynb #a4744710
 def nearest_names(name: str, known) -> str:
     "The three names among `known` nearest to a mistyped one (all of them if none is near)."
     near = difflib.get_close_matches(str(name), list(known), n=3) or sorted(known)
     return ', '.join(near)
 
-# %% ../../nbs/core/05_registry.ipynb #825cbd51
+# %% ../../nbs/core/05_registry.ipynb #31f7d219
 def find_stage(name: str, kind: str | None = None) -> StageInfo:
     """The registered stage `name`, of a `kind` if it is given.
 
@@ -121,7 +121,7 @@ def find_stage(name: str, kind: str | None = None) -> StageInfo:
         raise ValueError(f"{name!r} is a stage of several kinds ({kinds}): say which one.")
     return infos[0]
 
-# %% ../../nbs/core/05_registry.ipynb #4ce93255
+# %% ../../nbs/core/05_registry.ipynb #b1e1f9df
 def stages(kind: str | None = None) -> dict[str, StageInfo]:
     "All registered stages (of one kind), by name; 'kind:name' where two kinds share a name."
     load_stages()
@@ -132,7 +132,7 @@ def stages(kind: str | None = None) -> dict[str, StageInfo]:
         found[name] = info
     return found
 
-# %% ../../nbs/core/05_registry.ipynb #ecaa0956
+# %% ../../nbs/core/05_registry.ipynb #f7d3c403
 @dataclass(frozen=True)
 class Use:
     "A stage with its knobs bound: callable, comparable, serialisable."
@@ -163,7 +163,7 @@ class Use:
         knobs = {k: _stored(v) for k, v in self.knobs}
         return dict(kind=self.kind or self.info.kind, stage=self.name, knobs=knobs)
 
-# %% ../../nbs/core/05_registry.ipynb #2f8ce83e
+# %% ../../nbs/core/05_registry.ipynb #2f12eec8
 def _shown(value) -> str:
     "A knob as it is printed."
     return getattr(value, '__name__', repr(value)) if callable(value) else repr(value)
@@ -179,14 +179,14 @@ def place_of(fn) -> str:
     "'module:name' of a function."
     return f'{fn.__module__}:{fn.__qualname__}'
 
-# %% ../../nbs/core/05_registry.ipynb #2e6c17a4
+# %% ../../nbs/core/05_registry.ipynb #887f98a5
 def _own_info(fn, name: str, kind: str | None) -> StageInfo:
     "What is known of a function that was given itself: what its decorator said, if any."
     for info in STAGES.values():
         if info.fn is fn: return info
     return StageInfo(name, kind or 'own', fn)
 
-# %% ../../nbs/core/05_registry.ipynb #d7322840
+# %% ../../nbs/core/05_registry.ipynb #ed49bf04
 def use(stage_, **knobs) -> Use:
     """Bind `knobs` to a stage given by name, by function, or by another `Use`.
 
@@ -203,7 +203,7 @@ def use(stage_, **knobs) -> Use:
         _check_knobs(bound)
     return bound
 
-# %% ../../nbs/core/05_registry.ipynb #5862c370
+# %% ../../nbs/core/05_registry.ipynb #fd07c78b
 def _sorted(knobs: dict) -> tuple:
     return tuple(sorted(knobs.items()))
 
@@ -218,7 +218,7 @@ def _registered(fn) -> bool:
     "Whether the name of `fn` in the registry means this very function."
     return any(info.fn is fn for info in STAGES.values())
 
-# %% ../../nbs/core/05_registry.ipynb #a1827ae4
+# %% ../../nbs/core/05_registry.ipynb #accc2c80
 def _check_knobs(bound: Use) -> None:
     "Raises TypeError for a knob the stage does not have."
     known = inspect.signature(bound.info.fn).parameters
@@ -227,7 +227,7 @@ def _check_knobs(bound: Use) -> None:
         if knob not in known:
             raise TypeError(f"{bound.name} has no knob {knob!r}; it takes {', '.join(known)}.")
 
-# %% ../../nbs/core/05_registry.ipynb #6b589d17
+# %% ../../nbs/core/05_registry.ipynb #8dc64792
 @dataclass(frozen=True)
 class Recipe:
     "One choice for each stage of the loop, and the numbers of the optimiser."
@@ -262,18 +262,18 @@ class Recipe:
     def fingerprint(self): return recipe_fingerprint(self)
     def _repr_html_(self): return recipe_html(self)
 
-# %% ../../nbs/core/05_registry.ipynb #ebdefd85
+# %% ../../nbs/core/05_registry.ipynb #022caaf2
 STAGE_FIELDS = ('curriculum', 'sampler', 'reward', 'advantage', 'select', 'objective',
                 'regularisers', 'aggregate', 'reference')
 LOOP_FIELDS = tuple(f.name for f in dataclasses.fields(Recipe)
                     if f.name not in STAGE_FIELDS + ('name', 'parent', 'paper', 'summary'))
 
-# %% ../../nbs/core/05_registry.ipynb #5bb24d09
+# %% ../../nbs/core/05_registry.ipynb #b71bc26f
 def as_stage(value, field: str) -> Use:
     "A `Use` for a field of a recipe, from a name, a function or a `Use`."
     return dataclasses.replace(use(value), kind=field.removesuffix('s'))
 
-# %% ../../nbs/core/05_registry.ipynb #5c5a2b91
+# %% ../../nbs/core/05_registry.ipynb #a68674eb
 def vary(recipe, **changes):
     """A copy of `recipe` with `changes`.
 
@@ -287,7 +287,7 @@ def vary(recipe, **changes):
         made['regularisers'] = tuple(as_stage(v, 'regularisers') for v in changes['regularisers'])
     return check_numbers(dataclasses.replace(recipe, **made))
 
-# %% ../../nbs/core/05_registry.ipynb #2aeb030b
+# %% ../../nbs/core/05_registry.ipynb #c7e6e1e6
 def check_fields(changes: dict) -> None:
     "Raises TypeError for a change of a field that recipes do not have, naming the nearest."
     known = [f.name for f in dataclasses.fields(Recipe)]
@@ -296,7 +296,7 @@ def check_fields(changes: dict) -> None:
             raise TypeError(f"a recipe has no field {field!r}; "
                             f"did you mean {nearest_names(field, known)}?")
 
-# %% ../../nbs/core/05_registry.ipynb #532d4ee9
+# %% ../../nbs/core/05_registry.ipynb #05668426
 def check_numbers(recipe):
     """The recipe itself.
 
@@ -315,7 +315,7 @@ def check_numbers(recipe):
                              "wanted a finite number above 0.")
     return recipe
 
-# %% ../../nbs/core/05_registry.ipynb #c537709a
+# %% ../../nbs/core/05_registry.ipynb #f50d384e
 @dataclass(frozen=True)
 class RecipeSpec:
     "A recipe as it was written down: name, parent's name, and the changes, not yet resolved."
@@ -330,11 +330,11 @@ class RecipeSpec:
         parent = self.parent or 'the defaults'
         return f"recipe {self.name!r}: {parent} with {', '.join(self.changes)}"
 
-# %% ../../nbs/core/05_registry.ipynb #456484ab
+# %% ../../nbs/core/05_registry.ipynb #e70e50e2
 RECIPES = {}                       # name -> RecipeSpec
 ALIASES = {}                       # another name, in lower case -> name
 
-# %% ../../nbs/core/05_registry.ipynb #37141cef
+# %% ../../nbs/core/05_registry.ipynb #313d0970
 def add_recipe(name: str, parent: str | None = None, *, paper: int | None = None,
                summary: str = '', aliases=(), **changes) -> RecipeSpec:
     """Register a recipe: `parent`'s with `changes` (the plain defaults if there is no parent).
@@ -351,13 +351,13 @@ def add_recipe(name: str, parent: str | None = None, *, paper: int | None = None
         RECIPES[name] = spec
     return spec
 
-# %% ../../nbs/core/05_registry.ipynb #e66d1fd9
+# %% ../../nbs/core/05_registry.ipynb #f0553fc8
 def _plain(name: str) -> str:
     "A name as it is looked up: 'Dr. GRPO', 'dr-grpo' and 'dr_grpo' are one."
     letters = [c if c.isalnum() else ' ' for c in str(name).lower()]
     return '_'.join(''.join(letters).split())
 
-# %% ../../nbs/core/05_registry.ipynb #69d334b1
+# %% ../../nbs/core/05_registry.ipynb #90d3f12e
 def find_recipe(name: str) -> RecipeSpec:
     """What was written down for the recipe `name` (or an alias).
 
@@ -373,7 +373,7 @@ def find_recipe(name: str) -> RecipeSpec:
         raise KeyError(f"no recipe is called {name!r}; did you mean {nearest_names(name, known)}?")
     return found()
 
-# %% ../../nbs/core/05_registry.ipynb #6747dfbf
+# %% ../../nbs/core/05_registry.ipynb #0a94d5cd
 def recipe(name: str, **changes) -> Recipe:
     """The registered recipe `name`, with `changes` to its fields.
 
@@ -385,7 +385,7 @@ def recipe(name: str, **changes) -> Recipe:
                                 summary=spec.summary)
     return vary(named, **{**spec.changes, **changes})
 
-# %% ../../nbs/core/05_registry.ipynb #acef8337
+# %% ../../nbs/core/05_registry.ipynb #cb5d648b
 def recipe_diff(made, parent=None) -> dict[str, tuple]:
     """Fields in which a recipe differs from `parent`: {field: (parent's, its own)}.
 
@@ -397,7 +397,7 @@ def recipe_diff(made, parent=None) -> dict[str, tuple]:
     pairs = {f: (getattr(parent, f), getattr(made, f)) for f in STAGE_FIELDS + LOOP_FIELDS}
     return {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
 
-# %% ../../nbs/core/05_registry.ipynb #ee574998
+# %% ../../nbs/core/05_registry.ipynb #57308f9a
 def recipe_dict(recipe) -> dict:
     "A JSON-able description of `recipe`: stages with their knobs, numbers, name and parent."
     def plain(value):
@@ -406,7 +406,7 @@ def recipe_dict(recipe) -> dict:
         return value
     return {f.name: plain(getattr(recipe, f.name)) for f in dataclasses.fields(recipe)}
 
-# %% ../../nbs/core/05_registry.ipynb #7a2fbdad
+# %% ../../nbs/core/05_registry.ipynb #83e04757
 def recipe_from_dict(d: dict) -> Recipe:
     """The inverse of `recipe_dict`.
 
@@ -419,13 +419,13 @@ def recipe_from_dict(d: dict) -> Recipe:
         return tuple(value) if isinstance(value, list) else value
     return Recipe(**{field: value_of(field, value) for field, value in d.items()})
 
-# %% ../../nbs/core/05_registry.ipynb #33b90b52
+# %% ../../nbs/core/05_registry.ipynb #43f041c2
 def _stage_from_dict(d: dict, field: str) -> Use:
     "A `Use` from its stored form (older files do not name the kind)."
     knobs = {k: _restored(v) for k, v in d['knobs'].items()}
     return Use(d['stage'], _sorted(knobs), kind=d.get('kind', field.removesuffix('s')))
 
-# %% ../../nbs/core/05_registry.ipynb #636b1780
+# %% ../../nbs/core/05_registry.ipynb #0ccd5f40
 def _restored(value):
     "The knob that `_stored` wrote down."
     if isinstance(value, list): return tuple(value)
@@ -436,10 +436,10 @@ def _restored(value):
     how = {k: v for k, v in value.items() if k not in ('function', 'of')}
     return fn(_restored(value['of']), **how)
 
-# %% ../../nbs/core/05_registry.ipynb #df3e1781
+# %% ../../nbs/core/05_registry.ipynb #b7f3585f
 LATER = {'reference': Use('fixed_reference', kind='reference')}
 
-# %% ../../nbs/core/05_registry.ipynb #bc000071
+# %% ../../nbs/core/05_registry.ipynb #40f219d5
 def recipe_fingerprint(recipe) -> str:
     """Sixteen hex digits that change with a stage, a knob, a number or the code behind them.
 
@@ -469,7 +469,7 @@ def _functions_of(bound: Use) -> list:
             waiting.append(wrapped)
     return found
 
-# %% ../../nbs/core/05_registry.ipynb #558cb425
+# %% ../../nbs/core/05_registry.ipynb #8e1a8deb
 def recipe_html(recipe) -> str:
     "A two-column table of `recipe`; what differs from its parent is bold."
     changed = recipe_diff(recipe)

@@ -7,13 +7,13 @@ __all__ = ['SECTION', 'FILE', 'PREFIX', 'KEYS', 'Key', 'is_on', 'nearest', 'pars
            'read_settings', 'best_device', 'Settings', 'check_device', 'settings_rows', 'settings_html', 'env_settings',
            'settings', 'apply_settings', 'size']
 
-# %% ../../nbs/core/01_settings_file.ipynb #01f34381
+# %% ../../nbs/core/01_settings_file.ipynb #a3deaff5
 import configparser, difflib, html, os, re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-# %% ../../nbs/core/01_settings_file.ipynb #f1ae3134
+# %% ../../nbs/core/01_settings_file.ipynb #6cbac802
 class Key(NamedTuple):
     """What a key of the settings takes and means.
 
@@ -25,12 +25,12 @@ class Key(NamedTuple):
     convert: Callable
     meaning: str
 
-# %% ../../nbs/core/01_settings_file.ipynb #7a7dfc2c
+# %% ../../nbs/core/01_settings_file.ipynb #e344da79
 def is_on(text: str) -> bool:
     "Whether a switch in the file is on."
     return text.lower() in ('yes', 'true', 'on', '1')
 
-# %% ../../nbs/core/01_settings_file.ipynb #4cd580e7
+# %% ../../nbs/core/01_settings_file.ipynb #942ad9f8
 def _switch(default: str, meaning: str) -> Key:
     return Key(default, r'yes|no|true|false|on|off|1|0', 'yes or no', is_on, meaning)
 
@@ -38,7 +38,7 @@ def _switch(default: str, meaning: str) -> Key:
 def _number(default: str, meaning: str) -> Key:
     return Key(default, r'\d+', 'a whole number from 0', int, meaning)
 
-# %% ../../nbs/core/01_settings_file.ipynb #1c2e133f
+# %% ../../nbs/core/01_settings_file.ipynb #29a47315
 SECTION = 'rl4llm'
 FILE = 'settings.ini'
 PREFIX = 'RL4LLM_'
@@ -58,7 +58,7 @@ KEYS['graphs'] = _switch('no', 'on a GPU, decoding as a recorded CUDA graph')
 KEYS['model'] = Key('', r'.*', 'a hub name or a folder, or nothing', str,
                     'a real model for the notebook that trains one')
 
-# %% ../../nbs/core/01_settings_file.ipynb #d52efb0b
+# %% ../../nbs/core/01_settings_file.ipynb #0a76a166
 def nearest(name: str, known, what: str = '') -> str:
     """The end of an error message: the entry of `known` closest to `name`, else all of them.
 
@@ -69,7 +69,7 @@ def nearest(name: str, known, what: str = '') -> str:
     if near: return f"did you mean {near[0]!r}?"
     return f"{what or 'allowed'}: {', '.join(names)}."
 
-# %% ../../nbs/core/01_settings_file.ipynb #9e64a11b
+# %% ../../nbs/core/01_settings_file.ipynb #baf32129
 def parse_key(key: str, text: str, where: str = FILE):
     """The value that `text` gives to `key`.
 
@@ -83,12 +83,12 @@ def parse_key(key: str, text: str, where: str = FILE):
         raise ValueError(f"{where}: {key} = {text!r} does not fit; it takes {known.words}.")
     return known.convert(text)
 
-# %% ../../nbs/core/01_settings_file.ipynb #ee0908db
+# %% ../../nbs/core/01_settings_file.ipynb #610b518b
 def _shown(path) -> str:
     "`path` as seen from the working directory, for messages."
     return os.path.relpath(path)
 
-# %% ../../nbs/core/01_settings_file.ipynb #e2735e9f
+# %% ../../nbs/core/01_settings_file.ipynb #a6f5fe9e
 def ini_sections(path) -> dict[str, dict[str, str]]:
     """The sections of an ini file as plain dicts.
 
@@ -104,7 +104,7 @@ def ini_sections(path) -> dict[str, dict[str, str]]:
         raise ValueError(f"{_shown(path)} is not an ini file: {what}") from None
     return {name: dict(parser[name]) for name in parser.sections()}
 
-# %% ../../nbs/core/01_settings_file.ipynb #4b63336e
+# %% ../../nbs/core/01_settings_file.ipynb #3e169c45
 def _is_ours(path) -> bool:
     "Whether the file has our section. Raises ValueError if a section only looks like it."
     names = list(ini_sections(path))
@@ -114,7 +114,7 @@ def _is_ours(path) -> bool:
     raise ValueError(f"{_shown(path)}: there is no section [{near[0]}]; "
                      f"did you mean [{SECTION}]?")
 
-# %% ../../nbs/core/01_settings_file.ipynb #148f9fcf
+# %% ../../nbs/core/01_settings_file.ipynb #f6849556
 def find_settings(start='.') -> Path | None:
     """The nearest settings.ini with a section [rl4llm], in the folder `start` or above it.
 
@@ -126,7 +126,7 @@ def find_settings(start='.') -> Path | None:
         if file.is_file() and _is_ours(file): return file
     return None
 
-# %% ../../nbs/core/01_settings_file.ipynb #0f3f2cb3
+# %% ../../nbs/core/01_settings_file.ipynb #74bbc3fc
 def read_settings(path) -> dict:
     """The keys that the file at `path` sets, checked.
 
@@ -144,13 +144,13 @@ def read_settings(path) -> dict:
         raise ValueError(f"{shown} has no section [{SECTION}]; put that line above the keys.")
     return {key: parse_key(key, text, shown) for key, text in sections[SECTION].items()}
 
-# %% ../../nbs/core/01_settings_file.ipynb #ef1d4e9e
+# %% ../../nbs/core/01_settings_file.ipynb #2a61c561
 def best_device() -> str:
     "'cuda' if torch sees a GPU, else 'cpu'."
     import torch
     return 'cuda' if torch.cuda.is_available() else 'cpu'
 
-# %% ../../nbs/core/01_settings_file.ipynb #f1dd0baa
+# %% ../../nbs/core/01_settings_file.ipynb #e90c01e6
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What a reader sets once for all notebooks and commands.
@@ -184,7 +184,7 @@ class Settings:
 
     def _repr_html_(self): return settings_html(self)
 
-# %% ../../nbs/core/01_settings_file.ipynb #56d5a82e
+# %% ../../nbs/core/01_settings_file.ipynb #569aa83c
 def check_device(settings) -> str:
     """The device that `settings` stand for: 'cpu', 'cuda' or 'cuda:N'.
 
@@ -199,7 +199,7 @@ def check_device(settings) -> str:
     raise ValueError(f"device = {settings.device_set}, but torch sees {count} GPUs here; "
                      "set device = auto or cpu.")
 
-# %% ../../nbs/core/01_settings_file.ipynb #c74a8a02
+# %% ../../nbs/core/01_settings_file.ipynb #dd6a5870
 def settings_rows(settings) -> list[tuple[str, str, str]]:
     "Rows (key, value, where from) of `settings`, for display."
     values = {key: getattr(settings, key, None) for key in KEYS if key not in ('preset', 'device')}
@@ -212,7 +212,7 @@ def settings_rows(settings) -> list[tuple[str, str, str]]:
         rows.append((key, shown, sources.get(key, 'default')))
     return rows
 
-# %% ../../nbs/core/01_settings_file.ipynb #1cb14638
+# %% ../../nbs/core/01_settings_file.ipynb #7e0131a4
 def settings_html(settings) -> str:
     "`settings` as an HTML table: key, value, where from, meaning."
     def row_of(tag, texts):
@@ -222,7 +222,7 @@ def settings_html(settings) -> str:
     body = [row_of('td', (*row, KEYS[row[0]].meaning)) for row in settings_rows(settings)]
     return f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
 
-# %% ../../nbs/core/01_settings_file.ipynb #531e9c3d
+# %% ../../nbs/core/01_settings_file.ipynb #08e6d459
 def env_settings(environ) -> dict[str, tuple]:
     """Values given as RL4LLM_<KEY> in `environ`: {key: (value, name of the variable)}.
 
@@ -235,7 +235,7 @@ def env_settings(environ) -> dict[str, tuple]:
         found[key] = (parse_key(key, environ[name], f"environment variable {name}"), name)
     return found
 
-# %% ../../nbs/core/01_settings_file.ipynb #9edc7ae9
+# %% ../../nbs/core/01_settings_file.ipynb #227eb2be
 def settings(path=None) -> Settings:
     """The settings in force: defaults, then the file, then the environment.
 
@@ -254,7 +254,7 @@ def settings(path=None) -> Settings:
     sources = tuple((key, where) for key, (_, where) in given.items())
     return Settings(**fields, sources=sources)
 
-# %% ../../nbs/core/01_settings_file.ipynb #2399b766
+# %% ../../nbs/core/01_settings_file.ipynb #a91205c3
 def apply_settings(using=None) -> Settings:
     """Set torch's CPU threads as the settings say, and return them.
 
@@ -266,7 +266,7 @@ def apply_settings(using=None) -> Settings:
         torch.set_num_threads(using.threads)
     return using
 
-# %% ../../nbs/core/01_settings_file.ipynb #62524ba2
+# %% ../../nbs/core/01_settings_file.ipynb #1daefa54
 def size(*, cpu, gpu, dry=None, using=None):
     """The value of the preset in force, `cpu` or `gpu`; on a dry run `dry`, if it is given.
 

@@ -6,19 +6,19 @@
 __all__ = ['FAMILY', 'supports', 'Bf16Linear', 'bf16_linear', 'has_fast_bf16', 'weights_of', 'rotate', 'attention', 'attend',
            'hidden_states', 'positions_of', 'prefill', 'response_hidden', 'Decoder']
 
-# %% ../../nbs/engine/00_llama.ipynb #04047cc7
+# %% ../../nbs/engine/00_llama.ipynb #d7b4eb3b
 from types import SimpleNamespace
 
-# %% ../../nbs/engine/00_llama.ipynb #b57c11fd
+# %% ../../nbs/engine/00_llama.ipynb #01c309ea
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# %% ../../nbs/engine/00_llama.ipynb #88e7fb43
+# %% ../../nbs/engine/00_llama.ipynb #3ece0e30
 FAMILY = ('llama', 'qwen2', 'qwen3', 'mistral')
 
-# %% ../../nbs/engine/00_llama.ipynb #05ac616e
+# %% ../../nbs/engine/00_llama.ipynb #c5c7f266
 def supports(model) -> bool:
     """Whether the functional forward covers `model`.
 
@@ -32,7 +32,7 @@ def supports(model) -> bool:
     known = config.model_type in FAMILY and config.hidden_act == 'silu'
     return known and has_static_rope and not slides
 
-# %% ../../nbs/engine/00_llama.ipynb #cd63972e
+# %% ../../nbs/engine/00_llama.ipynb #ed1f5f82
 class Bf16Linear(torch.autograd.Function):
     """A linear map without bias whose products are taken in bfloat16.
 
@@ -51,13 +51,13 @@ class Bf16Linear(torch.autograd.Function):
         in_weight = grad.flatten(0, -2).t() @ x.flatten(0, -2)
         return (grad @ weight).float(), in_weight.float()
 
-# %% ../../nbs/engine/00_llama.ipynb #bdfccac5
+# %% ../../nbs/engine/00_llama.ipynb #db0360e9
 def bf16_linear(x, weight, bias=None):
     "`F.linear` with products in bfloat16."
     out = Bf16Linear.apply(x, weight)
     return out if bias is None else out + bias
 
-# %% ../../nbs/engine/00_llama.ipynb #02e54cde
+# %% ../../nbs/engine/00_llama.ipynb #85b1276c
 def has_fast_bf16() -> bool:
     """Whether this machine multiplies bfloat16 matrices natively.
 
@@ -67,13 +67,13 @@ def has_fast_bf16() -> bool:
     on_cpu = any(getattr(torch.cpu, name, lambda: False)() for name in tests)
     return torch.cuda.is_available() or on_cpu
 
-# %% ../../nbs/engine/00_llama.ipynb #eeb372d7
+# %% ../../nbs/engine/00_llama.ipynb #4a2d403a
 def _cat(modules):
     "Weight and bias (or None) of linear maps that read the same input, stacked."
     bias = None if modules[0].bias is None else torch.cat([m.bias for m in modules])
     return torch.cat([m.weight for m in modules]), bias
 
-# %% ../../nbs/engine/00_llama.ipynb #ca2dd729
+# %% ../../nbs/engine/00_llama.ipynb #e7cbd09a
 def _layer_weights(block) -> SimpleNamespace:
     "The tensors of one decoder layer; each linear map is a pair (weight, bias or None)."
     attention = block.self_attn
@@ -89,7 +89,7 @@ def _layer_weights(block) -> SimpleNamespace:
     layer.down = _cat([mlp.down_proj])
     return layer
 
-# %% ../../nbs/engine/00_llama.ipynb #9f46b6f3
+# %% ../../nbs/engine/00_llama.ipynb #9215024c
 def weights_of(model, bf16: bool = False) -> SimpleNamespace:
     """The tensors of a Llama-family `model`, still attached to its parameters.
 
@@ -108,7 +108,7 @@ def weights_of(model, bf16: bool = False) -> SimpleNamespace:
     w.linear = bf16_linear if bf16 else F.linear
     return w
 
-# %% ../../nbs/engine/00_llama.ipynb #1544b076
+# %% ../../nbs/engine/00_llama.ipynb #c21a8f3f
 def rotate(x: Float[Tensor, "n h t d"], cos, sin) -> Float[Tensor, "n h t d"]:
     """Rotary position embedding; the two numbers of a pair are half a head apart.
 
@@ -117,7 +117,7 @@ def rotate(x: Float[Tensor, "n h t d"], cos, sin) -> Float[Tensor, "n h t d"]:
     a, b = x.chunk(2, -1)
     return x * cos + torch.cat([-b, a], -1) * sin
 
-# %% ../../nbs/engine/00_llama.ipynb #595d1b9b
+# %% ../../nbs/engine/00_llama.ipynb #502d7f67
 def attention(q: Float[Tensor, "n h t d"], k: Float[Tensor, "n j s d"],
               v: Float[Tensor, "n j s d"], bias: Float[Tensor, "n 1 t s"],
               scale: float) -> Float[Tensor, "n h t d"]:
@@ -135,7 +135,7 @@ def attention(q: Float[Tensor, "n h t d"], k: Float[Tensor, "n j s d"],
         v = v.repeat_interleave(sharing, 1)
     return (q @ k.transpose(-1, -2) * scale + bias).softmax(-1) @ v
 
-# %% ../../nbs/engine/00_llama.ipynb #fa8ce614
+# %% ../../nbs/engine/00_llama.ipynb #632e7084
 def attend(x: Float[Tensor, "n t d"], w, layer: int, *, place, bias: Float[Tensor, "n 1 t s"],
            extend) -> Float[Tensor, "n t d"]:
     """Attention of layer number `layer` over what `extend` returns.
@@ -153,7 +153,7 @@ def attend(x: Float[Tensor, "n t d"], w, layer: int, *, place, bias: Float[Tenso
     mixed = attention(rotate(q, *place), k, v, bias, p.scale)
     return w.linear(mixed.transpose(1, 2).reshape(n, t, -1), *p.out)
 
-# %% ../../nbs/engine/00_llama.ipynb #a5b249da
+# %% ../../nbs/engine/00_llama.ipynb #1bb91e67
 def hidden_states(w, ids: Int[Tensor, "n t"], positions: Int[Tensor, "n t"],
                   mask: Bool[Tensor, "n 1 t s"], extend) -> Float[Tensor, "n t d"]:
     """Final hidden states (after the last norm) of `ids` at `positions`.
@@ -173,12 +173,12 @@ def hidden_states(w, ids: Int[Tensor, "n t"], positions: Int[Tensor, "n t"],
         x = x + w.linear(F.silu(gate) * up, *p.down)
     return F.rms_norm(x, width, w.norm, w.eps)
 
-# %% ../../nbs/engine/00_llama.ipynb #3e2b1de3
+# %% ../../nbs/engine/00_llama.ipynb #9e614fe0
 def positions_of(mask: Bool[Tensor, "n p"]) -> Int[Tensor, "n p"]:
     "Position of each token, counting real tokens from 0; padding gets 0."
     return (mask.long().cumsum(1) - 1).clamp(min=0)
 
-# %% ../../nbs/engine/00_llama.ipynb #16d60c20
+# %% ../../nbs/engine/00_llama.ipynb #55a103c2
 def prefill(w, ids: Int[Tensor, "b p"], mask: Bool[Tensor, "b p"]):
     """Hidden states of left-padded prompts, and the (keys, values) of each layer.
 
@@ -194,7 +194,7 @@ def prefill(w, ids: Int[Tensor, "b p"], mask: Bool[Tensor, "b p"]):
     see = (causal & mask[:, None, :]) | itself
     return hidden_states(w, ids, positions_of(mask), see[:, None], extend), kept
 
-# %% ../../nbs/engine/00_llama.ipynb #e3d9d524
+# %% ../../nbs/engine/00_llama.ipynb #f17c4aff
 def response_hidden(w, prompt_ids: Int[Tensor, "b p"], prompt_mask: Bool[Tensor, "b p"],
                     tokens: Int[Tensor, "n t"],
                     prompt: Int[Tensor, "n"]) -> Float[Tensor, "n t d"]:
@@ -216,7 +216,7 @@ def response_hidden(w, prompt_ids: Int[Tensor, "b p"], prompt_mask: Bool[Tensor,
     rest = hidden_states(w, tokens[:, :-1], positions, see[:, None], extend)
     return torch.cat([first[prompt, -1:], rest], 1)
 
-# %% ../../nbs/engine/00_llama.ipynb #7ba81663
+# %% ../../nbs/engine/00_llama.ipynb #47d8ed24
 class Decoder:
     """Token-by-token decoding of many rows over a buffer of keys and values.
 
