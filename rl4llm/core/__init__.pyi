@@ -22,11 +22,16 @@ from .lazy import index as index
 from .lazy import names_by_module as names_by_module
 from .lazy import places_of as places_of
 from .learned import Learned as Learned
+from .method_map import FITS as FITS
 from .method_map import INDENT as INDENT
 from .method_map import KIND_COLOURS as KIND_COLOURS
+from .method_map import LETTER as LETTER
 from .method_map import LINE as LINE
+from .method_map import NARROW as NARROW
 from .method_map import RecipeTable as RecipeTable
+from .method_map import SQUARE as SQUARE
 from .method_map import changes_of as changes_of
+from .method_map import is_placebo as is_placebo
 from .method_map import recipe_map as recipe_map
 from .method_map import recipe_table_html as recipe_table_html
 from .method_map import recipe_tree as recipe_tree
@@ -109,6 +114,7 @@ from .rollouts import ORIGINS as ORIGINS
 from .rollouts import Rollouts as Rollouts
 from .rollouts import check_rollouts as check_rollouts
 from .rollouts import check_shape as check_shape
+from .rollouts import concat_rollouts as concat_rollouts
 from .rollouts import group_count as group_count
 from .rollouts import group_max as group_max
 from .rollouts import group_mean as group_mean

@@ -40,7 +40,6 @@ from .low_probability import lp_reg as lp_reg
 from .low_probability import min_p_proxies as min_p_proxies
 from .low_probability import spared_tokens as spared_tokens
 from .mass_covering import GENERATORS as GENERATORS
-from .mass_covering import below as below
 from .mass_covering import dph as dph
 from .mass_covering import f_divergence as f_divergence
 from .mass_covering import rehearse_solved as rehearse_solved

@@ -21,6 +21,7 @@ from .countdown import prompt_countdown as prompt_countdown
 from .countdown import solvable as solvable
 from .countdown import verify_countdown as verify_countdown
 from .countdown import write_steps as write_steps
+from .modular import MODULAR_TEXT as MODULAR_TEXT
 from .modular import ModularArithmetic as ModularArithmetic
 from .modular import chain_values as chain_values
 from .modular import demonstrate_modular as demonstrate_modular
@@ -43,6 +44,8 @@ from .protocol import split_of as split_of
 from .protocol import task as task
 from .protocol import task_of as task_of
 from .protocol import tasks as tasks
+from .sat import LETTERS as LETTERS
+from .sat import SAT_TEXT as SAT_TEXT
 from .sat import Satisfiability as Satisfiability
 from .sat import demonstrate_sat as demonstrate_sat
 from .sat import parse_literals as parse_literals
