@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 from typer.testing import CliRunner
-from rl4llm.atlas.claims import CLAIMS, Part, add_claim, arm_of, claim_named, claim_rows, claim_table, claim_verdict, claims_table, equal_progress, metric_at, paired_seeds, part_verdict
-from rl4llm.atlas.catalogue import components_of, coverage, papers, recipes_of, table
-from rl4llm.core.sources import notebook_of
+from rl4llm.atlas.claims import CLAIMS, VERDICTS, Part, add_claim, arm_of, claim_named, claim_rows, claim_table, claim_verdict, claims_table, equal_progress, metric_at, paired_seeds, part_verdict, read_claim, study_arms
+from rl4llm.atlas.catalogue import components_of, coverage, papers, parts_of, recipes_of, table
 from rl4llm.app.cli import app
+from rl4llm.core.policy import ASSETS
 from rl4llm.core.registry import RECIPES, load_stages
+from rl4llm.core.sources import notebook_of
 from rl4llm.studies.study import STUDIES, load_study, study_file, study_runs
 
 load_stages()
@@ -30,7 +31,7 @@ def test_claim_is_well_formed(claim):
 @every_claim
 def test_verdict_is_one_of_the_words_and_no_result_is_stale(claim):
     verdict = claim_verdict(claim)
-    assert verdict in ('reproduced', 'mixed', 'not reproduced', 'no verdict yet', 'waits'), f"{verdict}: run `rl4llm claims run {claim.name}`"
+    assert verdict in set(VERDICTS) - {'stale'}, f"{verdict}: run `rl4llm claims run {claim.name}`"
     if verdict == 'waits': return
     made = claim_table(claim)
     held = (made['verdict'] == 'holds').sum()
@@ -54,6 +55,34 @@ def test_a_claim_needs_parts_or_a_reason():
     with pytest.raises(KeyError, match='psr_narrows'): claim_named('psr')
 
 
+@pytest.mark.parametrize('change, words', [
+    (('statement:', 'statment:'), ["'statment'", "did you mean 'statement'"]), (('paper: 17', 'paper: seventeen'), ["paper is 'seventeen'", 'wanted something like 17']),
+    (('not lower', 'at least'), ['part 1', "predicted is 'at least'", 'one of higher, lower, not higher, not lower']), (('    minus: base\n', ''), ['part 1', "lacks the field 'minus'"]),
+    (('minus: on-policy/positive', 'minus: on-policy/positiv'), ['part 2', "did you mean 'on-policy/positive'"]), (('metric: pass@256', 'metrik: pass@256'), ["'metrik'", "did you mean 'metric'"]),
+    (('study: negative_reinforcement', 'study: negative'), ["study is 'negative'", "negative_reinforcement"]), (('study: negative_reinforcement\n', ''), ['study is None']),
+    (('parts:', 'parts: 3\nrest:'), ['parts is 3', '[{arm: on-policy/negative, minus: base']), (('name: nsr_keeps', 'name: nsr'), ["wanted 'nsr_keeps'"])])
+def test_a_wrong_claim_file_is_answered_in_one_sentence(change, words, tmp_path):
+    right = (ASSETS / 'claims' / 'nsr_keeps.yaml').read_text()
+    assert change[0] in right
+    wrong = tmp_path / 'nsr_keeps.yaml'
+    wrong.write_text(right.replace(*change, 1) if 'metrik' in change[1] else right.replace(*change))
+    with pytest.raises(ValueError) as error: read_claim(wrong)
+    said = str(error.value)
+    assert said.startswith('nsr_keeps.yaml') and all(word in said for word in words) and '\n' not in said
+
+
+def test_all_levels_can_be_asked_for(tmp_path):
+    right = (ASSETS / 'claims' / 'nsr_keeps.yaml').read_text()
+    (tmp_path / 'nsr_keeps.yaml').write_text(right.replace('    predicted: higher', '    predicted: higher\n    level: all'))
+    first, second = read_claim(tmp_path / 'nsr_keeps.yaml')['parts']
+    assert first.level == 'hard' and second.level is None and second.arm in study_arms('negative_reinforcement')
+
+
+def test_parts_of_a_recipe_are_found():
+    parts = parts_of('grpo_kl')
+    assert set(parts['file'].str.split('/').str[0]) == {'rl4llm'} and parts['notebook'].str.endswith('.ipynb').all()
+
+
 def test_equal_progress_is_reached_by_every_arm():
     runs = [r for r in study_runs(load_study('negative_reinforcement'), 'on-policy')]
     level = equal_progress(runs)
@@ -74,6 +103,10 @@ def test_a_study_that_was_never_run_waits(monkeypatch, tmp_path):
     monkeypatch.setattr(module, 'study_file', lambda name: tmp_path / 'none.json')
     claim = claim_named('psr_narrows')
     assert claim_verdict(claim) == 'waits' and claim_rows(claim).empty
+    assert 'rl4llm claims run psr_narrows' in claim._repr_html_() and 'are not stored here' in module.missing_runs()
+    assert claims_table().loc['psr_narrows', 'measured'] == module.why_waiting(claim)
+    done = CliRunner().invoke(app, ['claims', 'show', 'psr_narrows'])
+    assert 'come with the source tree' in done.output and 'Empty DataFrame' not in done.output
 
 
 @pytest.mark.parametrize('args, words', [(['claims', 'list'], 'psr_narrows'), (['claims', 'show', 'psr_narrows'], 'differs from the paper'), (['claims', 'table'], '| claim | paper |'), (['atlas', '--family', 'systems'], 'not built yet')])
@@ -95,7 +128,7 @@ def test_atlas_holds_every_paper_once_and_finds_what_is_built():
     assert coverage().to_numpy().sum() == 229
     for seed in made.index[made['status'] == 'built']:
         assert components_of(seed) or recipes_of(seed)
-        assert all(notebook_of(c.rsplit('.', 1)[0]) for c in components_of(seed))
+        assert all(notebook_of(f"rl4llm.{c.rsplit('.', 1)[0]}") for c in components_of(seed))
 
 
 @pytest.mark.slow

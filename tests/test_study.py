@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import rl4llm.atlas.claims
 from rl4llm.core.policy import ASSETS, Policy
 from rl4llm.studies.comparison import compare
 from rl4llm.training.records import weights_hash
-from rl4llm.studies.study import STUDIES, arm_recipe, held_out, load_study, stale_runs, study_named, study_runs
+from rl4llm.studies import study as studies
+from rl4llm.studies.study import STUDIES, Study, held_out, load_study, read_study, stale_runs, study_named, study_runs
 
 NAMES = [p.stem for p in sorted((ASSETS / 'studies').glob('*.json'))]
 TOP = Path(__file__).resolve().parents[1]
@@ -78,6 +78,45 @@ def test_stored_runs_can_be_compared_by_level():
 def test_unknown_studies_are_answered_with_what_there_is():
     with pytest.raises(KeyError, match='negative_reinforcement'): study_named('nonsense')
     with pytest.raises(FileNotFoundError, match='rl4llm study nonsense'): load_study('nonsense')
+
+
+def test_every_stored_study_is_defined_and_nothing_need_be_imported_for_it():
+    import subprocess, sys
+    code = "from rl4llm.studies.study import STUDIES; print(*STUDIES)"
+    known = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout.split()
+    assert known == sorted(known) and set(NAMES) <= set(known) == {p.stem for p in (ASSETS / 'studies').glob('*.yaml')}
+
+
+@pytest.mark.parametrize('change, words', [
+    (('arms:', 'armz:'), ["'armz'", "did you mean 'arms'"]), (('arms: [grpo, grpo_clip_higher]', ''), ["lacks the field 'arms'"]),
+    (('arms: [grpo, grpo_clip_higher]', 'arms: grpo'), ["arms is 'grpo'", 'wanted something like [grpo, grpo_clip_higher]']),
+    (('1.5e-5', '1.5e5'), ['lrs is', 'YAML reads 1.5e5 as text: write 1.5e+5']), (('[standard, 60]', '[standard]'), ['tests is', '[[standard, 60], [hard, 60]]']),
+    (('name: clip_higher', 'name: clip'), ["name is 'clip'", "wanted 'clip_higher'"]), (('arms: [', 'arms: ['*2), ['is not YAML']),
+    (('  four mini-batches: [', '  four: ['), ['lrs are given for four', 'four mini-batches'])])
+def test_a_wrong_study_file_is_answered_in_one_sentence(change, words, tmp_path):
+    right = (ASSETS / 'studies' / 'clip_higher.yaml').read_text()
+    assert change[0] in right
+    wrong = tmp_path / 'clip_higher.yaml'
+    wrong.write_text(right.replace(*change))
+    with pytest.raises(ValueError) as error: read_study(wrong)
+    said = str(error.value)
+    assert said.startswith('clip_higher.yaml') and all(word in said for word in words) and '\n' not in said
+
+
+def test_a_study_that_was_run_is_stored_where_there_is_none(monkeypatch, tmp_path):
+    from typer.testing import CliRunner
+    from rl4llm.app.cli import app
+    small = Study(name='small', question='Does it run?', task=('countdown', 'easy'), tests=(('easy', 2),), arms=('positive',), regimes={'on-policy': dict(prompts=2, group=4)},
+                  lrs={'on-policy': (1e-4,)}, seeds=(0,), steps=2, every=1, samples=4, tuning_samples=4)
+    monkeypatch.setattr(studies, 'ASSETS', tmp_path)
+    monkeypatch.setitem(STUDIES, 'small', small)
+    command = ['study', 'small', '--out', str(tmp_path / 'out'), '--workers', '0']
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0 and 'stored: ' in done.output, done.output
+    assert load_study('small') == json.loads((tmp_path / 'out' / 'small.json').read_text()) and not stale_runs(load_study('small'))
+    (tmp_path / 'studies' / 'small.json').write_text('{}')
+    assert 'stored: ' not in CliRunner().invoke(app, command).output and load_study('small') == {}
+    assert 'stored: ' in CliRunner().invoke(app, [*command, '--store']).output and load_study('small')['study']['name'] == 'small'
 
 
 @pytest.mark.slow

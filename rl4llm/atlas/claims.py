@@ -95,7 +95,9 @@ def claim_named(name: str) -> Claim:
 # %% ../../nbs/atlas/00_claims.ipynb #c38de584
 CLAIM_EXAMPLE = {
     'name': 'nsr_keeps', 'paper': 17, 'statement': 'Punishing wrong answers keeps pass@256.',
-    'study': 'negative_reinforcement', 'parts': [{}], 'differs': 'a smaller model',
+    'study': 'negative_reinforcement', 'differs': 'a smaller model',
+    'parts': [{'arm': 'on-policy/negative', 'minus': 'base', 'metric': 'pass@256',
+               'predicted': 'not lower'}],
     'waits': 'its sampler is not built yet',
 }
 PART_EXAMPLE = {

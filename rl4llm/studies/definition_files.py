@@ -39,7 +39,8 @@ def fits(value, example) -> bool:
     """Whether a value, as YAML reads it, is like an example.
 
     example: a text, a number, a truth value; a list, of any length but 0; a tuple, of just this
-    length; a dict, whose names are free; a set, one of its members.
+    length; a dict of one entry, any names with such values; another dict, any names and values;
+    a set, one of its members.
     A whole number does for a float; true and false are no numbers.
     """
     if isinstance(example, set): return any(value == member for member in example)
@@ -50,8 +51,9 @@ def fits(value, example) -> bool:
         same_length = isinstance(value, list) and len(value) == len(example)
         return same_length and all(map(fits, value, example))
     if isinstance(example, dict):
-        first = list(example.values())[:1]
-        return isinstance(value, dict) and all(fits(v, e) for v in value.values() for e in first)
+        if not isinstance(value, dict): return False
+        kinds = list(example.values()) if len(example) == 1 else []
+        return all(fits(inner, kind) for inner in value.values() for kind in kinds)
     if isinstance(example, bool): return isinstance(value, bool)
     wide = (int, float) if isinstance(example, float) else type(example)
     return isinstance(value, wide) and not isinstance(value, bool)
@@ -61,7 +63,8 @@ def wish(example) -> str:
     "What is wanted, in words: an example as YAML writes it, or the words to choose from."
     if isinstance(example, set): return f"one of {', '.join(sorted(example))}"
     plain = json.loads(json.dumps(example))                # lists for tuples
-    shown = yaml.safe_dump(plain, default_flow_style=True, width=1000).split('\n')[0]
+    shown = yaml.safe_dump(plain, default_flow_style=True, sort_keys=False,
+                           width=1000).split('\n')[0]
     return f"something like {shown.replace('{}', '{...}')}"
 
 # %% ../../nbs/studies/04_definition_files.ipynb #ac8b366b
@@ -69,7 +72,8 @@ def number_hint(value) -> str:
     "What to write where YAML has read a number such as 1e-6 as text; else an empty text."
     if isinstance(value, dict): return number_hint(list(value.values()))
     if isinstance(value, list): return next(filter(None, map(number_hint, value)), '')
-    number = re.fullmatch(r'(-?\d+)(\.\d+)?e([-+]?)(\d+)', str(value))
+    if not isinstance(value, str): return ''
+    number = re.fullmatch(r'(-?\d+)(\.\d+)?e([-+]?)(\d+)', value)
     if number is None: return ''
     whole, fraction, sign, power = number.groups()
     right = f"{whole}{fraction or '.0'}e{sign or '+'}{power}"

@@ -75,7 +75,7 @@ STUDY_EXAMPLE = {
     'name': 'clip_higher', 'question': 'Does more room upwards slow the fall of entropy?',
     'task': ('countdown', 'standard'), 'tests': [('standard', 60), ('hard', 60)],
     'arms': ['grpo', 'grpo_clip_higher'],
-    'regimes': {'on-policy': {}, 'four mini-batches': {}}, 'lrs': {'on-policy': [3e-5, 1.5e-3]},
+    'regimes': {'on-policy': {}}, 'lrs': {'on-policy': [1.5e-3, 5e-3]},
     'seeds': [0, 1, 2, 3, 4], 'tuning_seeds': [100], 'model': 'tiny', 'bf16': True,
     'steps': 100, 'every': 50, 'samples': 256, 'tuning_samples': 64,
 }
