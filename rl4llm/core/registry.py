@@ -13,12 +13,12 @@ import dataclasses, difflib, functools, hashlib, html, importlib, inspect, json
 from dataclasses import dataclass
 
 # %% ../../nbs/core/05_registry.ipynb #70528357
-from .fingerprint import called_code
+from .fingerprint import Registry, called_code
 
 # %% ../../nbs/core/05_registry.ipynb #5a4ca88c
 KINDS = ('curriculum', 'sampler', 'reward', 'advantage', 'select', 'objective', 'regulariser',
          'aggregate', 'reference')
-STAGES = {}                        # (kind, name) -> StageInfo
+STAGES = Registry()                # (kind, name) -> StageInfo
 
 # %% ../../nbs/core/05_registry.ipynb #5f5b68af
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ class RecipeSpec:
         return f"recipe {self.name!r}: {parent} with {', '.join(self.changes)}"
 
 # %% ../../nbs/core/05_registry.ipynb #e70e50e2
-RECIPES = {}                       # name -> RecipeSpec
+RECIPES = Registry()               # name -> RecipeSpec
 ALIASES = {}                       # another name, in lower case -> name
 
 # %% ../../nbs/core/05_registry.ipynb #313d0970

@@ -217,20 +217,18 @@ def renew(*, say=print) -> dict:
     Returns what was renewed: {what: (old, new)}. Says which results stay stale.
     """
     load_stages()
-    waiting = [r for r in stored_results() if not is_current(r.fingerprint, r.recipe)]
+    results = stored_results()
+    waiting = [r for r in results if not is_current(r.fingerprint, r.recipe)]
     changed = set(changed_probes({r.probe for r in waiting}))
-    known = dict(renewals())
+    in_use = {r.fingerprint for r in results}
+    known = {old: renewal for old, renewal in renewals().items() if old in in_use}
     renewed = {}
     for result in waiting:
         if result.probe in changed:
             say(f'{result.what} is stale: its probe gives other numbers')
             continue
-        last = result.fingerprint
-        while last in known:
-            last = known[last]['now']
         new = result.recipe.fingerprint()
-        if last == new: continue
-        known[last] = dict(now=new, of=result.what)
-        renewed[result.what] = (last, new)
+        known[result.fingerprint] = dict(now=new, of=result.what)
+        renewed[result.what] = (result.fingerprint, new)
     write_atomic(RENEWALS, readable_json(known))
     return renewed

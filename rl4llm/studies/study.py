@@ -326,14 +326,8 @@ def renewals() -> dict:
 # %% ../../nbs/studies/01_study.ipynb #92ca5ca2
 def is_current(fingerprint: str, made) -> bool:
     "Whether a result with this fingerprint belongs to the present code of the recipe `made`."
-    now = made.fingerprint()
-    known = renewals()
-    seen = set()
-    while fingerprint != now:
-        if fingerprint in seen or fingerprint not in known: return False
-        seen.add(fingerprint)
-        fingerprint = known[fingerprint]['now']
-    return True
+    renewal = renewals().get(fingerprint)
+    return made.fingerprint() in (fingerprint, renewal and renewal['now'])
 
 # %% ../../nbs/studies/01_study.ipynb #62b93e7c
 def stale_runs(stored: dict) -> list[str]:

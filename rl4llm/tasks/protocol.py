@@ -11,6 +11,9 @@ import hashlib, importlib, random
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
+# %% ../../nbs/tasks/00_protocol.ipynb #e96bfc0b
+from ..core.fingerprint import Registry
+
 # %% ../../nbs/tasks/00_protocol.ipynb #48fc3407
 def _tuples(x):
     "Lists turned into tuples, at any depth (what JSON took away)."
@@ -120,7 +123,7 @@ class Task(Protocol):
         "Probability that a blind, well-formed attempt is right."
 
 # %% ../../nbs/tasks/00_protocol.ipynb #adb4f5a5
-_TASKS: dict[str, type] = {}
+_TASKS: dict[str, type] = Registry()
 
 
 def add_task(name: str, **levels: dict):

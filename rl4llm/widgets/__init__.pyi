@@ -19,10 +19,6 @@ from .dashboard import status_line as status_line
 from .dashboard import take_step as take_step
 from .dashboard import train_live as train_live
 from .dashboard import wait_for as wait_for
-from .explorers import BATCH_LABELS as BATCH_LABELS
-from .explorers import BATCH_START as BATCH_START
-from .explorers import PLAIN_TABLE as PLAIN_TABLE
-from .explorers import WHITE_TABLE as WHITE_TABLE
 from .explorers import advantage_html as advantage_html
 from .explorers import advantage_playground as advantage_playground
 from .explorers import advantage_table as advantage_table
@@ -51,7 +47,6 @@ from .explorers import table_html as table_html
 from .explorers import tinted as tinted
 from .explorers import token_numbers as token_numbers
 from .panels import Control as Control
-from .panels import NUMBERS as NUMBERS
 from .panels import PLAIN_LOOK as PLAIN_LOOK
 from .panels import Panel as Panel
 from .panels import allowed as allowed
@@ -70,10 +65,7 @@ from .panels import slider as slider
 from .panels import switch as switch
 from .panels import title_html as title_html
 from .panels import value_text as value_text
-from .rollout_microscope import BLUE as BLUE
-from .rollout_microscope import ORANGE as ORANGE
 from .rollout_microscope import QUANTITIES as QUANTITIES
-from .rollout_microscope import TOKEN_LOOK as TOKEN_LOOK
 from .rollout_microscope import group_html as group_html
 from .rollout_microscope import groups_html as groups_html
 from .rollout_microscope import microscope as microscope
