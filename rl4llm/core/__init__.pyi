@@ -14,6 +14,7 @@ from . import settings_file as settings_file
 from . import signals as signals
 from . import sources as sources
 from . import storage as storage
+from .fingerprint import Registry as Registry
 from .fingerprint import called_code as called_code
 from .fingerprint import code_of as code_of
 from .lazy import MOVED as MOVED

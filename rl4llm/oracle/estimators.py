@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 # %% ../../nbs/oracle/01_estimators.ipynb #21c17d02
 from ..core import pipeline
 from ..core.numerics import STATISTICS, masked_sum
-from ..core.pipeline import Stages, ready
+from ..core.pipeline import POSITIONAL, Stages, ready
 from ..core.rollouts import Rollouts, make_rollouts
 from ..core.signals import live_names
 from .tabular import TokenTree, exact_gradient, sequence_logps, token_logps
@@ -81,7 +81,7 @@ def _ready(stage, part: str, signals: dict):
     if part == 'regularisers':
         return tuple(_ready(one, 'regulariser', signals) for one in stage)
     made = ready(stage, part)
-    knobs = inspect.signature(made.call).parameters
+    knobs = list(inspect.signature(made.call).parameters)[POSITIONAL.get(part, 0):]
     more = [name for name in signals if name in knobs and name not in made.needs]
     return dataclasses.replace(made, needs=(*made.needs, *more))
 
