@@ -30,6 +30,12 @@ def statements(cell):
     except SyntaxError: return None
 
 
+def only_definitions(cell):
+    "Helpers of the demo below: there is nothing to show yet."
+    body = statements(cell)
+    return bool(body) and all(isinstance(s, (ast.FunctionDef, ast.ClassDef)) for s in body)
+
+
 def only_imports(cell):
     body = statements(cell)
     return bool(body) and all(isinstance(s, (ast.Import, ast.ImportFrom)) for s in body)
@@ -37,7 +43,8 @@ def only_imports(cell):
 
 def shown(cell):
     "Whether a reader sees this cell as code that does something: neither exported nor hidden nor imports alone."
-    return not directives(cell) & {'export', 'exporti', 'exports', 'hide', 'default_exp', 'eval'} and not only_imports(cell)
+    hidden = directives(cell) & {'export', 'exporti', 'exports', 'hide', 'default_exp', 'eval'}
+    return not hidden and not only_imports(cell) and not only_definitions(cell)
 
 
 def outputs_as_text(path):
