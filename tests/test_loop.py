@@ -157,7 +157,7 @@ def test_another_run_in_the_same_folder_is_refused(tmp_path, small_policy, easy,
     start = small_policy.clone()
     train(small_policy, easy, lively, steps=1, path=tmp_path)
     with pytest.raises(ValueError, match='holds another run: its seed is 0'): train(start.clone(), easy, lively, steps=1, seed=1, path=tmp_path)
-    with pytest.raises(ValueError, match='holds another run: its fingerprint'): train(start.clone(), easy, lively.but(lr=2e-3), steps=1, path=tmp_path)
+    with pytest.raises(ValueError, match='holds another run: its lr is 0.001, this one.s is 0.002'): train(start.clone(), easy, lively.but(lr=2e-3), steps=1, path=tmp_path)
     with pytest.raises(ValueError, match='holds another run: its weights'): train(small_policy, easy, lively, steps=1, path=tmp_path)
 
 
