@@ -487,3 +487,18 @@ def test_equal_rewards_of_different_samplers_are_not_compared(tiny_folder, easy,
     runs = [train(Policy.load(tiny_folder), easy, made, steps=2, callbacks=[Evaluate(items, samples=4)]) for made in (lively, other)]
     assert compare(runs).at_reward is None
     with pytest.raises(ValueError, match=f'at_reward needs runs of one {next(iter(change))}'): compare(runs, at_reward=0.0, smooth=1)
+
+
+def test_functions_without_source_are_told_apart(tiny_folder, lively):
+    "Lambdas at the end of a call, and functions typed into a console, which have no source."
+    def twice(factor): return lively.but(advantage=lambda rewards, group: torch.tensor([x * 2 for x in rewards]) if factor == 2 else torch.tensor([x * 3 for x in rewards]))
+    code = 'def typed(rewards, group):\n    return torch.stack([{} * x for x in rewards])'
+    found = []
+    for number in (2, 3):
+        names = dict(torch=torch, __name__='__main__')
+        exec(code.format(number), names)
+        found.append(lively.but(advantage=names['typed']))
+    pairs = [tuple(found), tuple(lively.but(advantage=f) for f in (lambda r, g: torch.stack([2 * x for x in r]), lambda r, g: torch.stack([3 * x for x in r]))), (twice(2), twice(3))]
+    for one, other in pairs: assert one.fingerprint() != other.fingerprint() == other.fingerprint()
+    run = train(str(tiny_folder), 'countdown/easy', found[0], steps=1)
+    assert run.config['status'] == 'finished'
