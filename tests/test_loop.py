@@ -149,7 +149,7 @@ def test_equal_rewards_everywhere_leave_the_weights_alone(small_policy, easy, li
 
 def test_a_group_of_one(small_policy, easy, lively):
     with pytest.raises(ValueError, match='at least 2 responses'): train(small_policy, easy, lively.but(advantage='rloo', group=1), steps=1)
-    run = train(small_policy, easy, lively.but(group=1, minibatch=None), steps=1)
+    run = train(small_policy, easy, lively.but(advantage='reinforce', group=1, minibatch=None), steps=1)
     assert np.isfinite(run.rows[0]['reward'])
 
 
@@ -157,7 +157,7 @@ def test_another_run_in_the_same_folder_is_refused(tmp_path, small_policy, easy,
     start = small_policy.clone()
     train(small_policy, easy, lively, steps=1, path=tmp_path)
     with pytest.raises(ValueError, match='holds another run: its seed is 0'): train(start.clone(), easy, lively, steps=1, seed=1, path=tmp_path)
-    with pytest.raises(ValueError, match='holds another run: its fingerprint'): train(start.clone(), easy, lively.but(lr=2e-3), steps=1, path=tmp_path)
+    with pytest.raises(ValueError, match='holds another run: its lr is 0.001, this one.s is 0.002'): train(start.clone(), easy, lively.but(lr=2e-3), steps=1, path=tmp_path)
     with pytest.raises(ValueError, match='holds another run: its weights'): train(small_policy, easy, lively, steps=1, path=tmp_path)
 
 
@@ -225,3 +225,280 @@ def test_runs_are_found_again(tmp_path, tiny_folder, easy, lively):
     for seed in (0, 1): train(Policy.load(tiny_folder), easy, lively, steps=1, seed=seed, path=tmp_path / f'{seed}')
     assert [(r.method, r.seed) for r in load_runs(tmp_path)] == [('grpo', 0), ('grpo', 1)]
     with pytest.raises(FileNotFoundError, match='no run below'): load_runs(tmp_path / 'nowhere')
+
+
+# -- metrics and counters
+
+def half_constant(prompts, completions, **columns):
+    "Every second problem pays the same for all answers: its rows have no advantage."
+    order = list(dict.fromkeys(prompts))
+    return [float(len(c.split()) % 2) if order.index(p) % 2 else 1.0 for p, c in zip(prompts, completions)]
+
+
+@pytest.mark.parametrize('name', ['grpo', 'grpo_kl'])
+def test_metrics_do_not_depend_on_the_path(tiny_folder, easy, lively, name):
+    from rl4llm.core.policy import Policy
+    made = recipe(name).but(reward=use(half_constant), sampler=lively.sampler, prompts=4, group=4, epochs=2, minibatch=8, lr=0.01)
+    rows = [train(Policy.load(tiny_folder, fast=fast), easy, made.but(micro=micro), steps=1).rows[0] for fast in (True, False) for micro in (None, 3)]
+    assert rows[0]['kl'] > 0 and rows[0]['moved'] > 0 and rows[0]['signal'] < 1
+    for row in rows[1:]:
+        for key in row:
+            if not key.startswith('seconds'): assert row[key] == pytest.approx(rows[0][key], rel=1e-3, abs=1e-4), key
+
+
+def test_every_metric_is_explained(small_policy, easy, lively):
+    from rl4llm.training.loop import METRICS
+    run = train(small_policy, easy, lively, steps=1)
+    assert set(run.rows[0]) == set(METRICS)
+
+
+def test_the_policy_s_own_entropy_does_not_depend_on_the_sampler(tiny_folder, easy, lively):
+    from rl4llm.core.policy import Policy
+    found = {}
+    for temperature, top_p in ((1.0, 1.0), (1.6, 1.0), (1.0, 0.5)):
+        made = lively.but(temperature=temperature, sampler=use('sample', max_new_tokens=8, top_p=top_p), prompts=16)
+        found[temperature, top_p] = train(Policy.load(tiny_folder), easy, made, steps=1).rows[0]
+    own = [row['policy_entropy'] for row in found.values()]
+    drawn = [row['entropy'] for row in found.values()]
+    assert max(own) - min(own) < 0.05 < max(drawn) - min(drawn)
+
+
+def test_what_is_cut_off_is_what_ppo_clips():
+    from rl4llm.core.pipeline import Batch, cut_tokens
+    from rl4llm.core.rollouts import make_rollouts
+    noise = torch.Generator().manual_seed(0)
+    mask = torch.rand(6, 5, generator=noise) < 0.8
+    old, adv = (torch.randn(6, 5, generator=noise) for _ in range(2))
+    adv[0] = 0
+    logp = (old + 0.5 * torch.randn(6, 5, generator=noise)).requires_grad_()
+    blank = torch.zeros(6, 1).long()
+    rows = make_rollouts(prompt_ids=blank, prompt_mask=blank == 0, tokens=mask.long(), mask=mask, prompt=torch.arange(6), logp_behave=old, logp_old=old)
+    weight = torch.ones(6, 5)
+    weight[1] = 0
+    batch = Batch(rows, adv, weight)
+    loss = use('ppo_clip')(logp, old, adv, mask)
+    above, below = cut_tokens(loss, logp, batch)
+    ratio, live = (logp - old).exp(), mask & (weight > 0)
+    assert torch.equal(above, live & (adv > 0) & (ratio > 1.2)) and torch.equal(below, live & (adv < 0) & (ratio < 0.8))
+    assert above.any() and below.any()
+    assert not any(x.any() for x in cut_tokens(use('policy_gradient')(logp, old, adv, mask), logp, batch))
+
+
+def test_each_run_counts_how_often_its_mechanism_acted(tiny_folder, easy, lively):
+    from rl4llm.core.policy import Policy
+    def half(rollouts, adv):
+        weight = torch.ones_like(adv)
+        weight[:, ::2] = 0
+        keep = torch.ones(len(adv), dtype=torch.bool)
+        keep[:4] = False
+        return weight, keep
+    def row(made): return train(Policy.load(tiny_folder), easy, made.but(lr=0.02), steps=1).rows[0]
+    several, one = row(lively), row(lively.but(epochs=1, minibatch=None))
+    assert several['cut_above'] + several['cut_below'] > 0 == one['cut_above'] == one['cut_below']
+    assert row(lively.but(objective='policy_gradient'))['cut_above'] == 0
+    chosen = row(lively.but(select=half))
+    assert chosen['rows_dropped'] == 4 and chosen['weight_zero'] == chosen['weight_changed'] and 0.4 < chosen['weight_zero'] < 0.7
+    assert one['rows_dropped'] == one['weight_zero'] == one['rows_other'] == 0
+
+
+# -- mini-batches
+
+def test_a_mini_batch_above_the_batch_is_the_batch(tiny_folder, easy, lively):
+    from rl4llm.core.policy import Policy
+    rows = [train(Policy.load(tiny_folder), easy, lively.but(epochs=1, minibatch=size), steps=2).rows for size in (None, 16, 64)]
+    assert all(a['grad_norm'] == b['grad_norm'] for other in rows[1:] for a, b in zip(rows[0], other))
+
+
+def test_whole_groups_are_shuffled_over_mini_batches():
+    from rl4llm.core.pipeline import mini_batches
+    group = torch.arange(8).repeat_interleave(4)
+    orders = [torch.cat(mini_batches(group, 8, seed=seed)).tolist() for seed in range(5)]
+    assert len(set(map(tuple, orders))) == 5 and all(sorted(o) == list(range(32)) for o in orders)
+    for part in mini_batches(group, 8, seed=3): assert len(group[part].unique()) == 2
+    last = [int(group[mini_batches(group, 8, seed=seed)[-1]].max()) == 7 for seed in range(20)]
+    assert not all(last), "the last rows always stand in the last mini-batch"
+    assert mini_batches(group, 40, seed=3)[0].tolist() == list(range(32))
+
+
+# -- weights that are no longer numbers
+
+def test_weights_that_overflow_in_the_step_are_found_at_once(tmp_path, small_policy, easy, lively):
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    before = {k: v.clone() for k, v in pack(small_policy.model).items()}
+    overflowing = list(small_policy.model.parameters())[3]
+    hook = register_optimizer_step_post_hook(lambda *_: overflowing.data.view(-1)[5:6].fill_(float('inf')))
+    try:
+        with pytest.raises(TrainingDiverged, match=r'step 0: the weights model\.\S+ are not finite.*before step 0'): train(small_policy, easy, lively, steps=2, path=tmp_path)
+    finally: hook.remove()
+    assert all(torch.equal(v, before[k]) for k, v in pack(small_policy.model).items())
+    assert Run.load(tmp_path).config['status'] == 'diverged'
+
+
+def test_without_a_copy_the_newest_checkpoint_is_restored(tmp_path, small_policy, easy, lively, monkeypatch):
+    monkeypatch.setattr('rl4llm.training.loop.LARGEST_COPIED', 0)
+    class Poison:
+        def on_step(self, state, row):
+            if state.step == 3: next(small_policy.model.parameters()).data.fill_(float('nan'))
+    with pytest.raises(TrainingDiverged, match='step 3.*weights of checkpoint 00000002'): train(small_policy, easy, lively, steps=6, path=tmp_path, callbacks=[Checkpoint(every=2), Poison()])
+    assert all(p.isfinite().all() for p in small_policy.model.parameters())
+
+
+def test_a_broken_model_is_not_evaluated(small_policy, easy):
+    from rl4llm.training.evaluation import evaluate
+    list(small_policy.model.parameters())[-1].data.fill_(float('nan'))
+    with pytest.raises(ValueError, match='small is broken.*weights model.norm'): evaluate(small_policy, easy.sample(2, seed=0, split='test'), samples=2)
+
+
+# -- run folders
+
+def test_a_checkpoint_of_another_run_is_not_adopted(tmp_path, tiny_folder, easy, lively):
+    from rl4llm.core.policy import Policy
+    train(Policy.load(tiny_folder), easy, lively, steps=2, path=tmp_path)
+    (tmp_path / 'run.json').unlink()
+    with pytest.raises(ValueError, match='00000002 holds another run: its seed is 0'): train(Policy.load(tiny_folder), easy, lively, steps=3, seed=1, path=tmp_path)
+    (tmp_path / 'run.json').unlink()
+    whole = train(Policy.load(tiny_folder), easy, lively, steps=3)
+    again = train(Policy.load(tiny_folder), easy, lively, steps=3, path=tmp_path)
+    assert timeless(again) == timeless(whole)
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path, small_policy, easy, lively):
+    from rl4llm.training.records import locked
+    with locked(tmp_path):
+        with pytest.raises(ValueError, match='another process is training into'): train(small_policy, easy, lively, steps=1, path=tmp_path)
+    assert len(train(small_policy, easy, lively, steps=1, path=tmp_path).rows) == 1
+
+
+@pytest.mark.parametrize('damage', ['a line', 'the file', 'a line twice'])
+def test_damaged_metrics_are_mended_from_checkpoints(tmp_path, tiny_folder, easy, lively, damage):
+    from rl4llm.core.policy import Policy
+    run = train(Policy.load(tiny_folder), easy, lively, steps=4, path=tmp_path, callbacks=[Checkpoint(every=2)])
+    file = tmp_path / 'metrics.jsonl'
+    lines = file.read_text().splitlines(keepends=True)
+    if damage == 'the file': file.unlink()
+    elif damage == 'a line': file.write_text(lines[0] + lines[1][:20] + '\n' + ''.join(lines[2:]))
+    else: file.write_text(''.join(lines + lines[1:3]))
+    if damage == 'a line twice': assert timeless(Run.load(tmp_path)) == timeless(run)
+    else:
+        with pytest.warns(UserWarning, match='steps missing.*nothing is lost'): assert timeless(Run.load(tmp_path)) == timeless(run)
+    whole = train(Policy.load(tiny_folder), easy, lively, steps=5)
+    assert timeless(train(Policy.load(tiny_folder), easy, lively, steps=5, path=tmp_path)) == timeless(whole) == timeless(Run.load(tmp_path))
+
+
+def test_a_run_that_was_stopped_stays_stopped(tmp_path, tiny_folder, easy, lively):
+    from rl4llm.core.policy import Policy
+    how = dict(steps=9, path=tmp_path)
+    first = train(Policy.load(tiny_folder), easy, lively, **how, callbacks=[EarlyStop(at_least=0.0, window=2)])
+    with pytest.warns(UserWarning, match='stopped early after 2 steps, and stays so'): second = train(Policy.load(tiny_folder), easy, lively, **how)
+    assert timeless(first) == timeless(second) and len(second.rows) == 2 and second.config['status'] == 'stopped early'
+
+
+class Raise:
+    "Ends the run with an error after two steps."
+    def __init__(self, error): self.error = error
+    def on_step(self, state, row):
+        if state.step == 2: raise self.error
+
+
+@pytest.mark.parametrize('error, status', [(KeyboardInterrupt(), 'interrupted'), (OSError('disk full'), 'failed (OSError)')])
+def test_how_a_run_ended_is_written_down(tmp_path, tiny_folder, easy, lively, error, status, capsys):
+    from rl4llm.core.policy import Policy
+    with pytest.raises(type(error)): train(Policy.load(tiny_folder), easy, lively, steps=4, path=tmp_path, callbacks=[Raise(error), Checkpoint(every=1)])
+    assert Run.load(tmp_path).config['status'] == status
+    if status == 'interrupted': assert 'after 2 of 4 steps' in (said := capsys.readouterr().err) and '00000001 is saved' in said and 'goes on from there' in said
+    train(Policy.load(tiny_folder), easy, lively, steps=4, path=tmp_path)
+    assert Run.load(tmp_path).config['status'] == 'finished' and 'error' not in Run.load(tmp_path).config
+
+
+def test_what_killed_processes_left_is_taken_away(tmp_path, small_policy, easy, lively):
+    (tmp_path / 'checkpoints/.00000004.77').mkdir(parents=True)
+    (tmp_path / '.run.json.77').touch()
+    train(small_policy, easy, lively, steps=1, path=tmp_path)
+    assert not [p for p in tmp_path.rglob('.*') if p.name != '.lock']
+
+
+# -- going on, and things that would do nothing
+
+def test_a_refusal_names_the_field(tmp_path, tiny_folder, easy, lively):
+    from rl4llm.core.policy import Policy
+    train(Policy.load(tiny_folder), easy, lively, steps=1, path=tmp_path)
+    for other, words in ((lively.but(advantage=use('grpo', scale='none')), "advantage: knobs: scale is None, this one.s is 'none'"), (lively.but(minibatch=4), 'minibatch is 8, this one.s is 4')):
+        with pytest.raises(ValueError, match=words): train(Policy.load(tiny_folder), easy, other, steps=2, path=tmp_path)
+    config = json.loads((tmp_path / 'run.json').read_text())
+    place = next(name for name in config['code'] if name.endswith('.ppo_clip'))
+    config['code'][place] = 'old'
+    (tmp_path / 'run.json').write_text(json.dumps({**config, 'fingerprint': 'old'}))
+    with pytest.raises(ValueError, match='its code of .*ppo_clip is .old'): train(Policy.load(tiny_folder), easy, lively, steps=2, path=tmp_path)
+
+
+def test_another_machine_is_told(tmp_path, tiny_folder, easy, lively):
+    from rl4llm.core.policy import Policy
+    train(Policy.load(tiny_folder, fast=True), easy, lively, steps=1, path=tmp_path)
+    config = json.loads((tmp_path / 'run.json').read_text())
+    (tmp_path / 'run.json').write_text(json.dumps({**config, 'threads': 77, 'versions': {**config['versions'], 'torch': '0.1'}}))
+    with pytest.warns(UserWarning, match='torch was 0.1.*threads was 77.*fast was True, is False'): train(Policy.load(tiny_folder, fast=False), easy, lively, steps=2, path=tmp_path)
+
+
+def nothing(prompts, completions, **columns): return [None] * len(completions)
+class Misspelt:
+    def on_steps(self, state, row): pass
+
+
+@pytest.mark.parametrize('change, how, words', [
+    (dict(group=1, minibatch=None), {}, 'group=1, but its advantage grpo compares'),
+    (dict(reward=nothing), {}, 'gave None for all 16 responses'),
+    (dict(sampler=use('sample', temperature=0.5)), {}, r'sampler has temperature=0.5.*recipe.but\(temperature='),
+    (dict(sampler=use('sample', seed=3)), {}, r'sampler has seed=3.*train\(..., seed='),
+    (dict(sampler=use('sample', max_new_tokens=0)), {}, 'max_new_tokens is 0'),
+    ({}, dict(callbacks=[Misspelt()]), 'on_steps, which is never called; did you mean on_step'),
+    ({}, dict(callbacks=[Misspelt]), 'holds the class Misspelt'),
+    ({}, dict(callbacks=['progress']), 'none of the methods on_start'),
+    ({}, dict(callbacks=[EarlyStop('rewrad', at_least=1)]), "no metric is called 'rewrad'; did you mean reward"),
+])
+def test_what_would_do_nothing_is_said(small_policy, easy, lively, change, how, words):
+    with pytest.raises(ValueError, match=words): train(small_policy, easy, lively.but(**change), steps=1, **how)
+
+
+def test_steps_that_are_done_already(tmp_path, tiny_folder, easy, lively):
+    from rl4llm.core.policy import Policy
+    train(Policy.load(tiny_folder), easy, lively, steps=3, path=tmp_path)
+    for steps in (3, 2):
+        with pytest.warns(UserWarning, match=f'has done 3 steps already, and {steps} were asked for'): run = train(Policy.load(tiny_folder), easy, lively, steps=steps, path=tmp_path)
+        assert len(run.rows) == run.config['steps'] == 3
+
+
+def test_names_are_accepted(tiny_folder, lively):
+    run = train(str(tiny_folder), 'countdown/easy', lively, steps=1)
+    assert run.task == 'countdown' and run.model == 'small' and 'high=13' in run.config['task_settings']
+
+
+def test_plots_of_unknown_metrics(small_policy, easy, lively):
+    from rl4llm.training.callbacks import plot_metrics
+    run = train(small_policy, easy, lively, steps=1)
+    with pytest.raises(ValueError, match="no metric is called 'entrpy'; did you mean entropy"): plot_metrics(run, ['entrpy'])
+
+
+@pytest.mark.parametrize('change', [dict(temperature=0.8), dict(sampler=use('sample', max_new_tokens=8, top_p=0.9))])
+def test_equal_rewards_of_different_samplers_are_not_compared(tiny_folder, easy, lively, change):
+    from rl4llm.core.policy import Policy
+    from rl4llm.studies.comparison import compare
+    items = easy.sample(2, seed=0, split='test')
+    other = dataclasses.replace(lively.but(**change), name='other')
+    runs = [train(Policy.load(tiny_folder), easy, made, steps=2, callbacks=[Evaluate(items, samples=4)]) for made in (lively, other)]
+    assert compare(runs).at_reward is None
+    with pytest.raises(ValueError, match=f'at_reward needs runs of one {next(iter(change))}'): compare(runs, at_reward=0.0, smooth=1)
+
+
+def test_functions_without_source_are_told_apart(tiny_folder, lively):
+    "Lambdas at the end of a call, and functions typed into a console, which have no source."
+    def twice(factor): return lively.but(advantage=lambda rewards, group: torch.tensor([x * 2 for x in rewards]) if factor == 2 else torch.tensor([x * 3 for x in rewards]))
+    code = 'def typed(rewards, group):\n    return torch.stack([{} * x for x in rewards])'
+    found = []
+    for number in (2, 3):
+        names = dict(torch=torch, __name__='__main__')
+        exec(code.format(number), names)
+        found.append(lively.but(advantage=names['typed']))
+    pairs = [tuple(found), tuple(lively.but(advantage=f) for f in (lambda r, g: torch.stack([2 * x for x in r]), lambda r, g: torch.stack([3 * x for x in r]))), (twice(2), twice(3))]
+    for one, other in pairs: assert one.fingerprint() != other.fingerprint() == other.fingerprint()
+    run = train(str(tiny_folder), 'countdown/easy', found[0], steps=1)
+    assert run.config['status'] == 'finished'

@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rl4llm import Policy, recipe, recipes, stage, stages, task, train, use
-from rl4llm.core.numerics import STATISTICS
+from rl4llm.core.numerics import STATISTICS, fold
 from rl4llm.core.registry import RECIPES, STAGES
 from rl4llm.core.rollouts import make_rollouts
 from rl4llm.tasks.vocabulary import tiny_tokenizer
@@ -485,12 +485,24 @@ def rows_by_number(rollouts, rows):
     return dataclasses.replace(rollouts, **changes)
 
 
-def mini_batches(group, size, whole):
-    "Row numbers of each update; with `whole`, group comes behind group and none is cut."
-    n = len(group)
-    rows = list(range(n))
+def mini_batches(group, size, whole, seed):
+    """Row numbers of each update.
+
+    With `whole`, group comes behind group and none is cut. If there are several updates, groups
+    come in an order of their own, decided by the seed.
+    """
+    rows = list(range(len(group)))
     if whole:
         rows.sort(key=lambda i: group.index(group[i]))
+    parts = cut_rows(rows, group, size, whole)
+    if len(parts) == 1: return parts
+    rows.sort(key=lambda i: (int(fold(seed, group[i])), i))
+    return cut_rows(rows, group, size, whole)
+
+
+def cut_rows(rows, group, size, whole):
+    "Parts of `size` rows; with `whole`, a cut moves on to the next border between groups."
+    n = len(rows)
     parts, start = [], 0
     for planned in range(size, n, size):
         border = planned
@@ -595,14 +607,15 @@ class Assembly:
         weight, keep = self.called(r.select, self.select, *args, rows=rollouts, adv=adv)
         return adv, weight, [i for i in range(len(rollouts)) if keep[i]]
 
-    def planned(self, rollouts, kept):
+    def planned(self, rollouts, kept, number):
         "Row numbers of each update, in order, with the factor of its loss."
         r = self.recipe
         if not kept: return []
-        size = r.minibatch or len(kept)
+        size = min(r.minibatch or len(kept), len(kept))
         group = [int(rollouts.group[i]) for i in kept]
+        seed = int(fold(SEED, number, 4))
         once = []
-        for part in mini_batches(group, size, kept_whole(r)):
+        for part in mini_batches(group, size, kept_whole(r), seed):
             once.append(([kept[j] for j in part], min(1, len(part) / size)))
         return once * r.epochs
 
@@ -622,11 +635,11 @@ class Assembly:
         assert r.aggregate.name == 'aggregate', f"write {r.aggregate} again here"
         return aggregated(loss, rows.mask, **dict(r.aggregate.knobs))
 
-    def step(self, rollouts, visited):
+    def step(self, rollouts, visited, number):
         "Loss and gradient of each update of a step; `visited`: the weights before each."
         rollouts = self.completed(self.rewarded(rollouts), self.needs)
         adv, weight, kept = self.judged(rollouts)
-        plan = self.planned(rollouts, kept)
+        plan = self.planned(rollouts, kept, number)
         if len(plan) > 1:
             rollouts = self.completed(rollouts, ['logp_old'])
         updates = []
@@ -665,7 +678,7 @@ def expected(r, watch):
     found = []
     for number, rollouts in enumerate(watch.given):
         visited = [u.weights for u in watch.updates if u.step == number]
-        found.append(assembly.step(rollouts, visited))
+        found.append(assembly.step(rollouts, visited, number))
         assembly.go_to(watch.after[number])
         assembly.remember(found[-1].rollouts, number)
     return found
@@ -684,8 +697,8 @@ TOLERANCE = 2e-5
 
 
 def check_loss(row, updates):
-    "The loss in a row of metrics is that of the step's first update."
-    wanted = updates[0].loss
+    "The loss in a row of metrics is the mean over the step's updates."
+    wanted = sum(u.loss for u in updates) / len(updates)
     close = abs(row['loss'] - wanted) <= TOLERANCE * max(1, abs(wanted))
     assert close, f"the loss is {row['loss']}, wanted {wanted}"
 
@@ -723,7 +736,8 @@ def check_step(r, watch, number, step):
     pairs = zip(taken, step.updates)
     gaps = [check_gradient(*pair, r.max_grad_norm, scale) for pair in pairs]
     check_loss(row, step.updates)
-    assert row['grad_norm'] == pytest.approx(norms[0], rel=TOLERANCE, abs=TOLERANCE * scale)
+    norm = sum(norms) / len(norms)
+    assert row['grad_norm'] == pytest.approx(norm, rel=TOLERANCE, abs=TOLERANCE * scale)
     return gaps
 
 
@@ -949,10 +963,14 @@ FAULTS = {
     'advantages of a part of the batch': (*TAKE, entry('adv', 'index', 'x[:len(i)]')),
     'share of a partial mini-batch': (*UPDATE, argument('optimizer_step', 'share', '1.0')),
     'epochs': (*UPDATE, without('epochs')),
-    'whole groups in a mini-batch': (*UPDATE, argument('row_parts', 2)),
+    'whole groups in a mini-batch': (*UPDATE, argument('mini_batches', 2)),
+    'groups are shuffled': (
+        'core.pipeline', 'mini_batches', entry('order', 'part', 'x.sort().values[i]')),
+    'every step shuffles anew': (*UPDATE, argument('mini_batches', 'seed', '0')),
+    'a mini-batch above the batch': (*UPDATE, call_becomes('min', 'first', 'minibatch')),
     'whole groups in a micro-batch': (*STEP, argument('row_parts', 2)),
     'groups that are brought together': (
-        'core.pipeline', 'row_parts', entry('order', 'start', 'order.sort().values[i]')),
+        'core.pipeline', 'shuffled_groups', call_becomes('argsort', 'torch.arange(len(index))', 'index')),
     'each gradient starts from 0': (*STEP, no_statement('zero_grad')),
     'clipping': (*STEP, argument('clip_grad_norm_', 1, '1e9')),
     'warm-up': ('training.loop', 'set_learning_rate', call_becomes('min', '1.0')),
