@@ -1,5 +1,5 @@
 """Any Hugging Face causal model trains with the same recipe: text prompts, BPE tokenizer, chat template, other architectures."""
-import inspect, zlib
+import inspect, json, re, time, zlib
 import pytest
 import torch
 
@@ -71,6 +71,61 @@ def test_missing_models_and_long_prompts_are_answered_in_a_sentence(tmp_path, to
     with pytest.raises(FileNotFoundError, match="no model 'no/such/folder': wanted a shipped name"): Policy.load('no/such/folder')
     policy = real_policy(saved(tmp_path, 'llama', tokenizer, **{**LLAMA, 'max_position_embeddings': 64}))
     with pytest.raises(ValueError, match='tokens and 32 are wanted for the response, but .* holds 64'): policy.sample(task('countdown').sample(1, seed=0), 1, seed=0, max_new_tokens=32)
+
+
+@pytest.mark.parametrize('name, nearest', [('tinny', 'tiny'), ('Tiny', 'tiny'), ('tiny-v2', 'tiny-v1')])
+def test_a_misspelt_shipped_name_is_answered_at_once(name, nearest, monkeypatch):
+    monkeypatch.delenv('HF_HUB_OFFLINE', raising=False)
+    began = time.perf_counter()
+    with pytest.raises(FileNotFoundError, match=f"no model '{name}' is here; did you mean '{nearest}'"): Policy.load(name)
+    assert time.perf_counter() - began < 1
+
+
+@pytest.mark.parametrize('name, local', [('gpt2', True), ('small-v1', True), ('./mine', True), ('runs/models/mine', True), ('nbs/mine', True), ('owner/mine', False)])
+def test_only_owner_and_model_are_asked_for_on_the_hub(name, local, monkeypatch):
+    import transformers
+    asked = []
+    def load(folder, *, local_files_only, **how):
+        asked.append(local_files_only)
+        raise OSError('not there')
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, 'from_pretrained', load)
+    with pytest.raises(FileNotFoundError, match='no model'): Policy.load(name)
+    assert asked == [local]
+
+
+def without(name): return lambda folder: (folder / name).unlink()
+
+
+def cut(name): return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:40])
+
+
+def one_layer_less(folder):
+    from safetensors.torch import load_file, save_file
+    file = folder / 'model.safetensors'
+    save_file({k: v for k, v in load_file(file).items() if '.layers.1.' not in k}, file, metadata=dict(format='pt'))
+
+
+def other_shape(folder):
+    config = json.loads((folder / 'config.json').read_text())
+    (folder / 'config.json').write_text(json.dumps({**config, 'intermediate_size': 96}))
+
+
+def no_second_shard(folder):
+    (folder / 'model.safetensors').rename(folder / 'model-1.safetensors')
+    (folder / 'model.safetensors.index.json').write_text(json.dumps(dict(weight_map=dict(a='model-1.safetensors', b='model-2.safetensors'))))
+
+
+@pytest.mark.parametrize('damage, words', [
+    (without('config.json'), 'no configuration .config.json.'), (without('model.safetensors'), 'no weights .model.safetensors.'),
+    (lambda folder: [file.unlink() for file in folder.glob('tokenizer*')], 'no tokenizer'), (cut('config.json'), 'config.json is damaged'), (cut('tokenizer.json'), 'tokenizer.json is damaged'),
+    (cut('model.safetensors'), 'model.safetensors is damaged'), (one_layer_less, '9 of its weights are missing .*layers.1.input_layernorm'), (other_shape, '6 of its weights .*another shape .*gate_proj'),
+    (no_second_shard, 'no model-2.safetensors, which model.safetensors.index.json names')])
+def test_a_model_folder_that_is_not_whole_names_what_is_wrong(tmp_path, tokenizer, damage, words):
+    folder = saved(tmp_path / 'model', 'qwen2', tokenizer, **LLAMA)
+    assert Policy.load(folder)
+    damage(folder)
+    with pytest.raises((ValueError, FileNotFoundError)) as error: Policy.load(folder)
+    assert re.search(words, str(error.value)) and str(folder) in str(error.value) and '\n' not in str(error.value)
 
 
 # every recipe at the scale of a text model
