@@ -29,7 +29,6 @@ def overlong_penalty(lengths: Int[Tensor, "n"], *, max_length: int, buffer: int,
 
 # %% ../../nbs/advantages/15_dynamic_sampling.ipynb #c06ab476
 @stage('advantage', parent='grpo', needs=('lengths',), unbiased=False,
-       in_tokens=('max_length', 'buffer'),
        changes='a length penalty is added to the rewards first')
 def grpo_overlong(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
                   lengths: Int[Tensor, "n"], max_length: int = 48, buffer: int = 10,

@@ -115,7 +115,6 @@ def row_bonus(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts,
 
 # %% ../../nbs/advantages/10_effective_rank.ipynb #bd2b5d60
 @stage('advantage', paper=171, parent='grpo', needs=('rollouts', 'old_hidden'), unbiased=False,
-       in_tokens=('stride',),
        changes="a bonus from the effective rank of the hidden states, at most a part of |A|")
 class rank_shaping:
     """GRPO's advantage plus VERL's bonus from the effective rank of the hidden states.

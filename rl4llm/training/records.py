@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 # %% ../../nbs/training/01_records.ipynb #fa409222
-from ..core.storage import read_json, write_atomic
+from ..core.storage import write_atomic
 
 # %% ../../nbs/training/01_records.ipynb #6ddc487c
 @dataclass(repr=False)
@@ -211,7 +211,7 @@ def load_run(path) -> Run:
     run = Run(config, path)
     run.rows = read_metrics(path / 'metrics.jsonl')
     for stored in sorted((path / 'evaluations').glob('[0-9]*.json')):
-        evaluation = Evaluation.from_dict(read_json(stored))
+        evaluation = Evaluation.from_dict(json.loads(stored.read_text()))
         run.evaluations[evaluation.step] = evaluation
     return run
 
