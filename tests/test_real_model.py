@@ -1,12 +1,15 @@
 """Any Hugging Face causal model trains with the same recipe: text prompts, BPE tokenizer, chat template, other architectures."""
+import inspect, json, re, time, zlib
 import pytest
 import torch
 
+from rl4llm.core.method_map import recipes
 from rl4llm.core.policy import Policy, prompt_text
-from rl4llm.core.registry import use
+from rl4llm.core.registry import Recipe, STAGE_FIELDS, recipe, stages, use
+from rl4llm.core.sampling import ROOM
 from rl4llm.tasks import task
 from rl4llm.training.loop import train
-from rl4llm.training.real_models import for_text, real_policy
+from rl4llm.training.real_models import for_text, real_policy, updates_of
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
 
@@ -68,3 +71,133 @@ def test_missing_models_and_long_prompts_are_answered_in_a_sentence(tmp_path, to
     with pytest.raises(FileNotFoundError, match="no model 'no/such/folder': wanted a shipped name"): Policy.load('no/such/folder')
     policy = real_policy(saved(tmp_path, 'llama', tokenizer, **{**LLAMA, 'max_position_embeddings': 64}))
     with pytest.raises(ValueError, match='tokens and 32 are wanted for the response, but .* holds 64'): policy.sample(task('countdown').sample(1, seed=0), 1, seed=0, max_new_tokens=32)
+
+
+@pytest.mark.parametrize('name, nearest', [('tinny', 'tiny'), ('Tiny', 'tiny'), ('tiny-v2', 'tiny-v1')])
+def test_a_misspelt_shipped_name_is_answered_at_once(name, nearest, monkeypatch):
+    monkeypatch.delenv('HF_HUB_OFFLINE', raising=False)
+    Policy.load('tiny')                                                                  # imports what is slow
+    began = time.perf_counter()
+    with pytest.raises(FileNotFoundError, match=f"no model '{name}' is here; did you mean '{nearest}'"): Policy.load(name)
+    assert time.perf_counter() - began < 1
+
+
+@pytest.mark.parametrize('name, local', [('gpt2', True), ('small-v1', True), ('./mine', True), ('runs/models/mine', True), ('nbs/mine', True), ('owner/mine', False)])
+def test_only_owner_and_model_are_asked_for_on_the_hub(name, local, monkeypatch):
+    import transformers
+    asked = []
+    def load(folder, *, local_files_only, **how):
+        asked.append(local_files_only)
+        raise OSError('not there')
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, 'from_pretrained', load)
+    with pytest.raises(FileNotFoundError, match='no model'): Policy.load(name)
+    assert asked == [local]
+
+
+def without(name): return lambda folder: (folder / name).unlink()
+
+
+def cut(name): return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:40])
+
+
+def one_layer_less(folder):
+    from safetensors.torch import load_file, save_file
+    file = folder / 'model.safetensors'
+    save_file({k: v for k, v in load_file(file).items() if '.layers.1.' not in k}, file, metadata=dict(format='pt'))
+
+
+def other_shape(folder):
+    config = json.loads((folder / 'config.json').read_text())
+    (folder / 'config.json').write_text(json.dumps({**config, 'intermediate_size': 96}))
+
+
+def no_second_shard(folder):
+    (folder / 'model.safetensors').rename(folder / 'model-1.safetensors')
+    (folder / 'model.safetensors.index.json').write_text(json.dumps(dict(weight_map=dict(a='model-1.safetensors', b='model-2.safetensors'))))
+
+
+@pytest.mark.parametrize('damage, words', [
+    (without('config.json'), 'no configuration .config.json.'), (without('model.safetensors'), 'no weights .model.safetensors.'),
+    (lambda folder: [file.unlink() for file in folder.glob('tokenizer*')], 'no tokenizer'), (cut('config.json'), 'config.json is damaged'), (cut('tokenizer.json'), 'tokenizer.json is damaged'),
+    (cut('model.safetensors'), 'model.safetensors is damaged'), (one_layer_less, '12 of its weights are missing .*layers.1.input_layernorm'), (other_shape, '6 of its weights .*another shape .*gate_proj'),
+    (no_second_shard, 'no model-2.safetensors, which model.safetensors.index.json names')])
+def test_a_model_folder_that_is_not_whole_names_what_is_wrong(tmp_path, tokenizer, damage, words):
+    folder = saved(tmp_path / 'model', 'qwen2', tokenizer, **LLAMA)
+    assert Policy.load(folder)
+    damage(folder)
+    with pytest.raises((ValueError, FileNotFoundError)) as error: Policy.load(folder)
+    assert re.search(words, str(error.value)) and str(folder) in str(error.value) and '\n' not in str(error.value)
+
+
+# every recipe at the scale of a text model
+
+ALL = sorted(recipes().index)
+NOT_IN_TOKENS = set("""gae.epochs grpo.ddof handful.count handful.draw lagged_top_p.every lagged_top_p.least logged_sample.batches pkpo.k
+    prompt_pairs.brittle prompt_pairs.samples random_reward.seed flipped_reward.seed reference_value.epochs reference_value.fit rehearse_solved.tries
+    reset_reference.every reset_reference.patience rlfr.epochs rlfr.warmup sample.max_new_tokens sample.seed sample.top_k stale_sample.lag token_reward_weights.epochs
+    token_reward_weights.warmup""".split())
+
+
+@pytest.fixture(scope='module')
+def qwen(tmp_path_factory, tokenizer): return real_policy(saved(tmp_path_factory.mktemp('qwen'), 'qwen2', tokenizer, **LLAMA))
+
+
+def coin(prompts, completions, **columns):
+    "Right or wrong by the text's checksum, so that a random model has both in a group."
+    return [float(zlib.crc32(text.encode()) % 2) for text in completions]
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_every_recipe_trains_a_text_model(qwen, name):
+    base = recipe(name)
+    made = for_text(name, max_new_tokens=8, lr=1e-3, **({'reward': use(coin)} if base.reward.name == 'correct' else {}))
+    if dict(made.select.knobs).get('warmup'): made = made.but(select=use(made.select, warmup=0))          # no update before it
+    row = train(qwen.clone(), task('countdown', level='easy'), made, steps=1, limit=1e6).rows[0]
+    assert row['rows'] == made.prompts * made.group and row['tokens'] / row['rows'] <= 8 and row['length'] > 6
+    assert row['updates'] == updates_of(made) == updates_of(base), 'the number of updates a batch belongs to the method'
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_a_text_model_changes_sizes_only(name):
+    "Knobs stay, except those in tokens, which follow the response; a group size of the recipe's own stays."
+    base, made = recipe(name), for_text(name, max_new_tokens=10 * ROOM)
+    assert base.group == Recipe.group or made.group == base.group
+    assert {k for k in made.diff(base) if k not in STAGE_FIELDS} <= {'prompts', 'group', 'minibatch', 'micro', 'lr', 'max_new_tokens'}
+    for field in STAGE_FIELDS:
+        old, new = getattr(base, field), getattr(made, field)
+        for a, b in zip(*([x] if field != 'regularisers' else x for x in (old, new)), strict=True):
+            defaults = {k: p.default for k, p in inspect.signature(a.info.fn).parameters.items()}
+            wanted = {k: v * 10 if k in a.info.in_tokens and v else v for k, v in (defaults | dict(a.knobs)).items() if v is not inspect.Parameter.empty}
+            assert a.name == b.name and {k: v for k, v in (defaults | dict(b.knobs)).items() if k in wanted} == wanted
+
+
+def test_every_whole_knob_is_counted_in_tokens_or_is_not():
+    "A new knob that is a whole number has to be sorted: does it grow with the response (in_tokens of its stage) or not (the list above)?"
+    found = set()
+    for info in stages().values():
+        if not info.module.startswith('rl4llm'): continue
+        whole = {k for k, p in inspect.signature(info.fn).parameters.items() if 'int' in str(p.annotation) and 'Tensor' not in str(p.annotation) and p.kind is p.KEYWORD_ONLY}
+        assert set(info.in_tokens) <= whole, f'{info.name}: in_tokens names a knob that is no whole number'
+        found |= {f'{info.name}.{k}' for k in whole - set(info.in_tokens)}
+    assert found == NOT_IN_TOKENS
+
+
+@pytest.mark.parametrize('name', sorted(stages('sampler')))
+def test_every_sampler_keeps_to_the_longest_response(qwen, name):
+    rollouts = use(name).make()
+    rollouts = (rollouts() if inspect.isclass(rollouts) else rollouts)(qwen, task('modular').sample(2, seed=0), 2, seed=0, temperature=1.0, max_new_tokens=3)
+    assert rollouts.mask.shape[1] == 3
+
+
+def test_rehearsed_and_greedy_answers_keep_to_it_too(qwen, monkeypatch):
+    rooms, policy, encode = [], qwen.clone(), Policy.encode_prompts
+    monkeypatch.setattr(Policy, 'encode_prompts', lambda self, items, room=0: rooms.append(room) or encode(self, items, room))
+    for name in ('dph_js', 'remax'): train(policy, task('modular'), for_text(name, max_new_tokens=5, prompts=2, group=2), steps=1)
+    assert len(rooms) > 3 and set(rooms) == {5}
+
+
+def test_rows_that_cannot_be_split_into_the_updates_of_a_recipe_are_refused():
+    assert for_text('gspo', prompts=4, group=6).minibatch == 6 and for_text('gspo', minibatch=5).minibatch == 5
+    with pytest.raises(ValueError, match="'gspo' takes 4 updates on a batch, but 3 groups of 1 cannot be split into 4"): for_text('gspo', prompts=3, group=1)
+    with pytest.raises(ValueError, match='max_new_tokens is 256 and the sampler.s is 9, wanted one of the two'): for_text('grpo', sampler=use('sample', max_new_tokens=9))
+    assert for_text(recipe('grpo', sampler=use('sample', max_new_tokens=24, top_p=0.9), aggregate=use('aggregate', length=6)), max_new_tokens=96).aggregate.knobs == (('length', 24),)

@@ -50,7 +50,7 @@ def test_the_map_names_every_recipe_once_and_below_its_parent():
     for name, r in RECIPES.items():
         if r.parent: assert at[name][0][1] > at[r.parent][0][1] and at[name][0][0] > at[r.parent][0][0]
     assert [n for n, _ in recipe_tree()] == list(TABLE.index)
-    with pytest.raises(KeyError, match='recipes'): recipe_map('no_such_recipe')
+    with pytest.raises(KeyError, match='no recipe is called .no_such_recipe.; did you mean'): recipe_map('no_such_recipe')
 
 
 def test_the_map_leaves_out_placebos_and_what_does_not_fit_and_says_so():

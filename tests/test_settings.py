@@ -18,7 +18,7 @@ def empty(tmp_path, monkeypatch):
 
 def write(text, folder='.'):
     Path(folder).mkdir(parents=True, exist_ok=True)
-    (Path(folder)/'settings.ini').write_text(text)
+    (Path(folder)/'settings.ini').write_text(text, encoding='utf-8', errors='surrogateescape')
 
 
 def test_defaults_without_a_file(empty):
@@ -74,6 +74,9 @@ def test_environment_wins(monkeypatch):
     ('[rl4llm]\ndry_run = maybe', ["'maybe'", 'yes or no']),
     ('[rl4llm]\nthreads = two', ["'two'"]),
     ('[rl4lm]\nseed = 1', ['[rl4lm]', 'did you mean [rl4llm]']),
+    ('[RL4LLM]\nseed = 1', ['[RL4LLM]', 'did you mean [rl4llm]']),
+    ('[training]\nseed = 1\npreset = cpu', ['[training]', 'did you mean [rl4llm]']),
+    ('[rl4llm]\nmodel = caf\udce9', ['settings.ini is not an ini file']),
     ('[rl4llm]\nseed = 1\n[sizes]\n', ['[sizes]', '[rl4llm]']),
     ('[rl4llm]\nseed = 1\nseed = 2', ['settings.ini', 'seed', 'already exists']),
     ('seed = 1\n', ['settings.ini is not an ini file', 'section']),

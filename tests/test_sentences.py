@@ -1,0 +1,183 @@
+"""What is misspelt, damaged or of another kind is answered in one sentence: what was given, what was wanted, and the nearest that there is."""
+import ast, json
+from pathlib import Path
+import numpy as np
+import pytest, torch
+
+from rl4llm.core.pipeline import advantages, build_stages
+from rl4llm.core.policy import Policy
+from rl4llm.core.registry import RECIPES, find_stage, load_stages, recipe, use
+from rl4llm.core.rollouts import make_rollouts
+from rl4llm.core.settings_file import parse_key
+
+SOURCES = sorted(Path(__file__).parents[1].glob('rl4llm/**/*.py'))
+
+
+def message(call, *kinds):
+    "What `call` raises, which must be one of `kinds`, as text on one line."
+    with pytest.raises(kinds or (KeyError, ValueError, FileNotFoundError, TypeError)) as error: call()
+    text = str(error.value.args[0])
+    assert '\n' not in text
+    return text
+
+
+# names
+
+def stored_benchmark(name): from rl4llm.app.benchmarks import load_benchmark; return load_benchmark(name)
+def base_model(name): from rl4llm.training.pretraining import base_spec; return base_spec(name)
+def study(name): from rl4llm.studies.study import study_named; return study_named(name)
+def claim(name): from rl4llm.atlas.claims import claim_named; return claim_named(name)
+def scale(name): from rl4llm.scaling.config_files import load_config; return load_config(name)
+def tree(name): from rl4llm.core.method_map import recipe_tree; return recipe_tree(name)
+def statistic(name): return Policy.load('tiny').statistics(None, (name,))
+
+
+@pytest.mark.parametrize('find, given, near', [
+    (recipe, 'grop', 'grpo'), (recipe, 'Dr GPRO', 'dr_grpo'), (tree, 'grop', 'grpo'), (find_stage, 'ppo_clipp', 'ppo_clip'), (base_model, 'tiny-v11', 'tiny-v1'), (base_model, 'SMALL-v1', 'small-v1'),
+    (study, 'clip_hihger', 'clip_higher'), (claim, 'nsr_keep', 'nsr_keeps'), (scale, 'dr_gpro', 'dr_grpo'), (statistic, 'entropi', 'entropy'), (Policy.load, 'tinny', 'tiny'),
+    (lambda name: parse_key(name, '1'), 'SEEDS', 'seed')])
+def test_a_misspelt_name_is_answered_with_the_nearest(find, given, near):
+    text = message(lambda: find(given))
+    assert repr(given) in text and f'did you mean {near!r}' in text.replace(f'mean {near}', f'mean {near!r}')
+
+
+def test_names_are_likened_in_one_place():
+    "Everybody takes the helper, so that capitals and cut-offs are treated alike."
+    using = {path.stem for path in SOURCES if 'get_close_matches' in path.read_text()}
+    assert using <= {'settings_file', 'lazy', 'exercises'}
+
+
+# damaged files
+
+def broken_run(folder):
+    (folder / 'run.json').write_text('{"recipe": ')
+    from rl4llm.training.records import load_run
+    load_run(folder)
+
+
+def broken_evaluation(folder):
+    (folder / 'run.json').write_text('{}')
+    (folder / 'evaluations').mkdir()
+    (folder / 'evaluations' / '00000003.json').write_text('[1, 2')
+    from rl4llm.training.records import load_run
+    load_run(folder)
+
+
+def broken_state(folder):
+    (folder / 'state.json').write_text('{"step": 3')
+    from rl4llm.training.checkpoints import read_checkpoint
+    read_checkpoint(folder)
+
+
+def broken_trace(folder):
+    (folder / 'rollouts.json').write_text('{')
+    from rl4llm.analysis.traces import load_rollouts
+    load_rollouts(folder)
+
+
+def broken_benchmark(folder):
+    (folder / 'mine.json').write_text('{"rows": [1, ')
+    stored_benchmark(folder / 'mine.json')
+
+
+def asset(module, variable, file, call):
+    "A loader whose file is a constant of its module."
+    def load(folder):
+        import importlib
+        made = importlib.import_module(module)
+        (folder / file).write_bytes(b'{"a": \xff')
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(made, variable, folder / file if file.endswith('.json') and variable != 'ASSETS' else folder)
+            getattr(made, call)()
+    return load
+
+
+def broken_study(folder):
+    from rl4llm.studies import study
+    (folder / 'studies').mkdir()
+    (folder / 'studies' / 'mine.json').write_text('{')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, 'ASSETS', folder)
+        study.load_study('mine')
+
+
+def broken_definition(folder):
+    from rl4llm.studies.definition_files import read_fields
+    (folder / 'mine.yaml').write_bytes(b'name: caf\xe9')
+    read_fields(folder / 'mine.yaml')
+
+
+@pytest.mark.parametrize('load, file', [
+    (broken_run, 'run.json'), (broken_evaluation, '00000003.json'), (broken_state, 'state.json'), (broken_trace, 'rollouts.json'), (broken_benchmark, 'mine.json'), (broken_study, 'mine.json'),
+    (broken_definition, 'mine.yaml'), (asset('rl4llm.studies.tryouts', 'TRYOUT_FILE', 'tryouts.json', 'stored_tryouts'), 'tryouts.json'),
+    (asset('rl4llm.studies.probes', 'PROBES', 'probes.json', 'stored_probes'), 'probes.json'), (asset('rl4llm.studies.study', 'RENEWALS', 'renewals.json', 'renewals'), 'renewals.json')])
+def test_a_damaged_file_is_named(load, file, tmp_path): assert file in message(lambda: load(tmp_path), ValueError)
+
+
+def test_no_json_file_is_read_without_naming_it():
+    "A file is read by `read_json`, or inside a try that says what is wrong with it."
+    bare = []
+    for path in SOURCES:
+        nodes = ast.parse(path.read_text())
+        guarded = {id(inner) for node in ast.walk(nodes) if isinstance(node, ast.Try) for part in node.body for inner in ast.walk(part)}
+        bare += [f'{path.stem}:{n.lineno}' for n in ast.walk(nodes) if isinstance(n, ast.Call) and ast.unparse(n.func) in ('json.load', 'json.loads') and 'read_text()' in ast.unparse(n) and id(n) not in guarded]
+    assert not bare, f'use read_json: {bare}'
+
+
+# recipes
+
+@pytest.mark.parametrize('changes, words', [
+    (dict(objective='stale_sample'), ["'stale_sample' is a stage of kind sampler", 'wanted one of kind objective', 'did you mean']), (dict(sampler='grpo'), ['kind advantage', 'kind sampler']),
+    (dict(objective=use('keep_all')), ['kind select', 'kind objective']), (dict(regularisers=('entropy_bonus', 'gspo')), ['kind objective', 'kind regulariser']),
+    (dict(advantage=3), ['advantage is 3', 'name of a stage, a function']), (dict(reward=None), ['reward is None']), (dict(regularisers=(None,)), ['regulariser is None']),
+    (dict(warmup=-1), ['warmup is -1', 'at least 0']), (dict(betas=0.9), ['betas is 0.9', 'two numbers']), (dict(betas=(0.9, 1.0)), ['from 0 to below 1']), (dict(weight_decay=float('nan')), ['weight_decay is nan']),
+    (dict(lr=True), ['lr is True']), (dict(lr=float('nan')), ['lr is nan']), (dict(max_new_tokens=0), ['max_new_tokens is 0', 'at least 1']), (dict(prompts='4'), ["prompts is '4'"])])
+def test_a_field_of_the_wrong_kind_says_what_is_wanted(changes, words):
+    text = message(lambda: recipe('grpo', **changes))
+    assert all(word in text for word in words)
+
+
+def test_a_stage_of_another_kind_is_also_seen_when_its_name_is_looked_up():
+    assert 'is a stage of kind sampler, wanted one of kind objective' in message(lambda: find_stage('stale_sample', 'objective'), ValueError)
+    load_stages()
+    for name in RECIPES: build_stages(recipe(name))                                # none of ours is refused
+
+
+def test_one_regulariser_needs_no_tuple():
+    bonus = use('entropy_bonus', coef=0.5)
+    assert recipe('grpo', regularisers=bonus) == recipe('grpo', regularisers=(bonus,)) == recipe('grpo', regularisers=[bonus])
+    assert recipe('grpo', regularisers='entropy_bonus').regularisers[0].name == 'entropy_bonus'
+
+
+# advantages
+
+def four_rows():
+    mask = torch.ones(4, 3, dtype=torch.bool)
+    tokens = torch.zeros(4, 3, dtype=torch.long)
+    return make_rollouts(prompt_ids=tokens[:2], prompt_mask=mask[:2], tokens=tokens, prompt=torch.tensor([0, 0, 1, 1]), mask=mask, rewards=torch.tensor([1., 0, 0, 1]))
+
+
+@pytest.mark.parametrize('form', [lambda x: x.tolist(), lambda x: x.numpy(), lambda x: x.double().numpy(), lambda x: tuple(x.tolist()), lambda x: x[:, None].expand(4, 3).tolist(), lambda x: np.asarray(x[:, None].expand(4, 3))])
+def test_an_advantage_may_be_a_list_or_an_array(form):
+    def own(rewards, group): return form(rewards - 0.5)
+    adv = advantages(build_stages(recipe('grpo', advantage=own)), four_rows())
+    assert adv.dtype == torch.float32 and torch.equal(adv, (four_rows().rewards - 0.5)[:, None].expand(4, 3))
+
+
+@pytest.mark.parametrize('given, words', [(None, 'NoneType, wanted a tensor'), ('abc', 'str, wanted a tensor'), ([[1.], [1., 2.]], 'list, wanted a tensor'), ([1., 2.], 'wanted (4,)')])
+def test_an_advantage_that_is_none_is_named(given, words):
+    def own(rewards, group): return given
+    text = message(lambda: advantages(build_stages(recipe('grpo', advantage=own)), four_rows()), TypeError, ValueError)
+    assert 'the advantage of own' in text and words in text
+
+
+# sizes that would do nothing
+
+@pytest.mark.parametrize('steps', [0, -3])
+def test_no_steps_are_no_demo_and_no_pretraining(steps, tmp_path):
+    from rl4llm.app.demonstration import demo
+    from rl4llm.training.pretraining import pretrain
+    (tmp_path / 'kept').touch()
+    assert f'steps is {steps}, wanted at least 1' in message(lambda: demo(steps=steps, out=tmp_path, fresh=True), ValueError)
+    assert f'steps is {steps}, wanted at least 1' in message(lambda: pretrain('tiny-v1', out=tmp_path, steps=steps), ValueError)
+    assert [path.name for path in tmp_path.iterdir()] == ['kept']
