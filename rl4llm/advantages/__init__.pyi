@@ -17,6 +17,7 @@ from . import process_advantages as process_advantages
 from . import token_credit as token_credit
 from .baselines import no_advantage as no_advantage
 from .baselines import reinforce as reinforce
+from .baselines import reinforce_batch as reinforce_batch
 from .baselines import rloo as rloo
 from .batch_normalised import reinforce_plus_plus as reinforce_plus_plus
 from .batch_normalised import reinforce_plus_plus_baseline as reinforce_plus_plus_baseline
@@ -88,6 +89,7 @@ from .negative_reinforcement import psr as psr
 from .negative_reinforcement import w_reinforce as w_reinforce
 from .negative_reinforcement import weighted_reinforce as weighted_reinforce
 from .pairs import choose_pair as choose_pair
+from .pairs import is_pair as is_pair
 from .pairs import prompt_pairs as prompt_pairs
 from .pairs import weighted_grpo as weighted_grpo
 from .passk_advantages import BASELINES as BASELINES

@@ -117,12 +117,13 @@ def sigma_filter(rollouts, adv: Float[Tensor, "n t"], *,
                  limit: float = 3.0) -> tuple[Float[Tensor, "n t"], Bool[Tensor, "n"]]:
     """Weight 0 for tokens whose advantage lies too far from the mean. Every row stays.
 
-    limit: how far, in standard deviations over all tokens that carry loss.
+    limit: how far, in standard deviations over the tokens of scored rows that carry loss.
     Raises ValueError if `adv` has another shape than the tokens.
     Source: Zhang et al. (2025).
     """
     weight, keep = keep_all(rollouts, adv)
-    outlier = whiten_tokens(adv, rollouts.mask).abs() > limit
+    counted = scored_tokens(rollouts.rewards, rollouts.mask)
+    outlier = whiten_tokens(adv, counted).abs() > limit
     return weight.masked_fill(outlier, 0), keep
 
 # %% ../../nbs/advantages/03_batch_normalised.ipynb #ca608852

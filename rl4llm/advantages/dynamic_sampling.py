@@ -29,13 +29,15 @@ def overlong_penalty(lengths: Int[Tensor, "n"], *, max_length: int, buffer: int,
 
 # %% ../../nbs/advantages/15_dynamic_sampling.ipynb #c06ab476
 @stage('advantage', parent='grpo', needs=('lengths',), unbiased=False,
+       in_tokens=('max_length', 'buffer'),
        changes='a length penalty is added to the rewards first')
 def grpo_overlong(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
                   lengths: Int[Tensor, "n"], max_length: int = 48, buffer: int = 10,
-                  factor: float = 1.0, eps: float = 1e-4) -> Float[Tensor, "n"]:
+                  factor: float = 0.5, eps: float = 1e-4) -> Float[Tensor, "n"]:
     """`grpo` of the rewards plus `overlong_penalty`.
 
     lengths, max_length, buffer: in tokens.
+    factor: half the distance between right and wrong: 0.5 for rewards of 1 and 0, 1 for +-1.
     Raises ValueError on wrong shapes, infinite rewards or limits that make no sense.
     Source: Yu et al. (2025), section 3.4.
     """

@@ -26,10 +26,10 @@ def effective_rank_of(hidden: Float[Tensor, "n t d"],
     Raises ValueError unless there is a state for each token. Source: Roy & Vetterli (2007).
     """
     check_shape(hidden, (*mask.shape, hidden.shape[-1]), 'hidden')
-    m = mask[..., None].to(hidden)
-    states = hidden * m
-    mean = states.sum(1, keepdim=True) / m.sum(1, keepdim=True).clamp(min=1)
-    sigma = torch.linalg.svdvals((hidden - mean) * m)
+    states = hidden.masked_fill(~mask[..., None], 0)
+    mean = states.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+    centred = (states - mean[:, None]).masked_fill(~mask[..., None], 0)
+    sigma = torch.linalg.svdvals(centred)
     precision = torch.finfo(sigma.dtype)
     rounding = 100 * precision.eps * states.flatten(1).norm(dim=1)[:, None]
     sigma = sigma * (sigma > rounding)
@@ -42,14 +42,16 @@ def rank_along(hidden: Float[Tensor, "n t d"], mask: Bool[Tensor, "n t"], *,
     """Effective rank of each row's first `stride`, 2 `stride`, ... tokens.
 
     nan where the row is shorter. A row shorter than `stride` has its whole rank first.
+    Only tokens of `mask` count, wherever in the row they stand.
     Raises ValueError for a stride below 1.
     """
     if stride < 1: raise ValueError(f"stride is {stride}, wanted at least 1 token.")
     length = mask.sum(1)
-    place = mask.cumsum(1)
     ends = range(stride, max(int(length.max()), stride) + 1, stride)
-    prefixes = [(mask & (place <= end))[:, :end] for end in ends]
-    ranks = [effective_rank_of(hidden[:, :end], prefix) for end, prefix in zip(ends, prefixes)]
+    own_first = (~mask).int().argsort(dim=1, stable=True)
+    states = hidden.take_along_dim(own_first[..., None], 1)
+    own = mask.take_along_dim(own_first, 1)
+    ranks = [effective_rank_of(states[:, :end], own[:, :end]) for end in ends]
     reached = torch.tensor(list(ends), device=mask.device) <= length.clamp(min=stride)[:, None]
     return torch.stack(ranks, 1).masked_fill(~reached, torch.nan)
 
@@ -68,26 +70,33 @@ def rank_acceleration(velocity: Float[Tensor, "n j"]) -> Float[Tensor, "n j"]:
 
 # %% ../../nbs/advantages/10_effective_rank.ipynb #6fc37ded
 def rank_features(hidden: Float[Tensor, "n t d"], mask: Bool[Tensor, "n t"], *,
-                  stride: int = 40) -> Float[Tensor, "n 3"]:
-    "Mean effective rank, velocity and acceleration of each row; 0 where there is none."
+                  stride: int = 40, whole: bool = False) -> Float[Tensor, "n 3"]:
+    """Mean effective rank, velocity and acceleration of each row; 0 where there is none.
+
+    whole: the rank is that of the whole row, not the mean over its beginnings.
+    """
     ranks = rank_along(hidden, mask, stride=stride)
     velocity = rank_velocity(ranks)
     acceleration = rank_acceleration(velocity)
     means = [x.nanmean(1).nan_to_num() for x in (ranks, velocity, acceleration)]
+    if whole:
+        means[0] = effective_rank_of(hidden, mask)
     return torch.stack(means, 1)
 
 # %% ../../nbs/advantages/10_effective_rank.ipynb #9a6ea751
 def rank_bonus(features: Float[Tensor, "n 3"], average: Float[Tensor, "3"], score: float, *,
-               gain: float = 2.0) -> Float[Tensor, "n"]:
+               gain: float = 2.0, fade: bool = True) -> Float[Tensor, "n"]:
     """VERL's Phi from each row's rank, velocity and acceleration.
 
     average: their running means. score: the running mean reward.
     gain: how sharply acceleration chooses between rank and velocity.
+    fade: the bonus shrinks as `score` approaches 1.
     """
     relative = (features - average) / (average.abs() + 1e-8)
-    er, erv, era = relative.unbind(1)
-    beta = (gain * era.clamp(-5, 5)).sigmoid()
-    return (beta * er.tanh() + (1 - beta) * erv.tanh()) * (1 - (score + 1) / 2)
+    er, erv, era = relative.clamp(-5, 5).unbind(1)
+    beta = (gain * era).sigmoid()
+    phi = beta * er.tanh() + (1 - beta) * erv.tanh()
+    return phi * (1 - (score + 1) / 2) if fade else phi
 
 # %% ../../nbs/advantages/10_effective_rank.ipynb #6118e5b5
 def limited_bonus(adv: Float[Tensor, "n"], phi: Float[Tensor, "n"], *,
@@ -103,41 +112,45 @@ def limited_bonus(adv: Float[Tensor, "n"], phi: Float[Tensor, "n"], *,
 
 # %% ../../nbs/advantages/10_effective_rank.ipynb #6adf6790
 def row_bonus(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts,
-              features: Float[Tensor, "n 3"], average: list,
-              gain: float = 2.0) -> Float[Tensor, "n"]:
+              features: Float[Tensor, "n 3"], average: list, gain: float = 2.0,
+              fade: bool = True) -> Float[Tensor, "n"]:
     """`rank_bonus` of each row.
 
     average: running means of rank, velocity, acceleration and reward.
     group, rollouts: not looked at (the function is called with them).
     """
     *means, score = average
-    return rank_bonus(features, rewards.new_tensor(means), score, gain=gain)
+    return rank_bonus(features, rewards.new_tensor(means), score, gain=gain, fade=fade)
 
 # %% ../../nbs/advantages/10_effective_rank.ipynb #bd2b5d60
 @stage('advantage', paper=171, parent='grpo', needs=('rollouts', 'old_hidden'), unbiased=False,
+       in_tokens=('stride',),
        changes="a bonus from the effective rank of the hidden states, at most a part of |A|")
 class rank_shaping:
     """GRPO's advantage plus VERL's bonus from the effective rank of the hidden states.
 
     Remembers running means of rank, velocity, acceleration and reward.
     stride: tokens between two prefixes. decay: weight of the past in the running means.
-    gain: see `rank_bonus`. kappa: the bonus is at most 1 / `kappa` of the advantage.
+    gain, fade: see `rank_bonus`. whole: see `rank_features`.
+    kappa: the bonus is at most 1 / `kappa` of the advantage.
     spread: the bonus is on 'all' tokens of a row or on its 'last' one.
+    from_zero: the running means start at 0, not at those of the first batch.
     bonus: the function that computes Phi.
     Raises ValueError on wrong shapes, infinite rewards or an unknown `spread`.
     Source: Huang et al. (2025).
     """
-    def __init__(self, *, stride: int = 40, decay: float = 0.3, gain: float = 2.0,
-                 kappa: float = 2.0, spread: str = 'all', bonus=row_bonus):
+    def __init__(self, *, stride: int = 40, decay: float = 0.7, gain: float = 2.0,
+                 kappa: float = 2.0, spread: str = 'all', whole: bool = False,
+                 fade: bool = True, from_zero: bool = False, bonus=row_bonus):
         if spread not in ('all', 'last'):
             raise ValueError(f"spread {spread!r} is unknown; choose 'all' or 'last'.")
-        self.stride = stride
+        self.measure = dict(stride=stride, whole=whole)
+        self.shape = dict(gain=gain, fade=fade)
         self.decay = decay
-        self.gain = gain
         self.kappa = kappa
         self.spread = spread
         self.bonus = bonus
-        self.average = None                 # running means of the batches so far
+        self.average = [0.0] * 4 if from_zero else None      # running means so far
         self.seen = None                    # means of the last batch
 
     def __call__(self, rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts,
@@ -145,11 +158,11 @@ class rank_shaping:
         adv = grpo(rewards, group)
         mask = rollouts.mask
         scored = ~rewards.isnan()
-        features = rank_features(old_hidden.to(rewards), mask, stride=self.stride)
+        features = rank_features(old_hidden.to(rewards), mask, **self.measure)
         if not scored.any(): return torch.zeros_like(mask, dtype=adv.dtype)
         self.seen = [*features[scored].mean(0).tolist(), float(rewards[scored].mean())]
         phi = self.bonus(rewards, group, rollouts=rollouts, features=features,
-                         average=self.average or self.seen, gain=self.gain)
+                         average=self.average or self.seen, **self.shape)
         bonus = limited_bonus(adv, phi, kappa=self.kappa)
         where = mask if self.spread == 'all' else last_token(mask)
         return adv[:, None] + where * bonus[:, None]
@@ -172,8 +185,13 @@ add_recipe('rank_shaping', 'grpo', paper=171, aliases=('VERL',),
            summary='a bonus where the rank of the hidden states is high or grows',
            advantage=use(rank_shaping, stride=3))
 add_recipe('rank_shaping_last', 'rank_shaping', paper=171,
-           summary='the bonus on the last token alone, as the released code has it',
+           summary='the bonus on the last token alone',
            advantage=use(rank_shaping, stride=3, spread='last'))
+add_recipe('rank_shaping_released', 'rank_shaping_last', paper=171,
+           summary='as the released run has it: last token, rank of the whole response, '
+                   'no fading, means from zero',
+           advantage=use(rank_shaping, stride=3, spread='last', whole=True, fade=False,
+                         from_zero=True))
 add_recipe('rank_shaping_shuffled', 'rank_shaping', paper=171,
            summary="placebo: each row gets another row's bonus",
            advantage=use(rank_shaping, stride=3, bonus=placebo(row_bonus, among='rows')))

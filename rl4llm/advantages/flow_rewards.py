@@ -90,16 +90,15 @@ def state_pairs(hidden: Float[Tensor, "n t d"],
 
 # %% ../../nbs/advantages/08_flow_rewards.ipynb #599f3db4
 def relative_error(error: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n t"]:
-    """`error` scaled in each row: 0 up to its second smallest value, 1 at its largest.
+    """`error` scaled in each row: 0 at its smallest value, 1 at its largest.
 
-    0 outside the mask and in rows of fewer than three tokens.
+    0 outside the mask and in rows whose values are all equal.
     """
-    ordered = error.masked_fill(~mask, torch.inf).sort(1).values
-    low = ordered[:, min(1, error.shape[1] - 1), None]
+    low = error.masked_fill(~mask, torch.inf).amin(1, keepdim=True)
     high = error.masked_fill(~mask, -torch.inf).amax(1, keepdim=True)
     span = high - low
-    counts = mask & (span > 0) & (mask.sum(1) > 2)[:, None]
-    return torch.where(counts, (error - low) / span, 0.0).clamp(0, 1)
+    counts = mask & (span > 0)
+    return torch.where(counts, (error - low) / span, 0.0)
 
 # %% ../../nbs/advantages/08_flow_rewards.ipynb #032a3742
 def flow_penalty(score: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *, cut: float = 0.6,

@@ -15,7 +15,7 @@ from .baselines import reinforce
 from .group_relative import dr_grpo
 from ..core.numerics import statistic
 from ..core.registry import add_recipe, stage
-from ..core.rollouts import check_shape, group_sum, zero_unscored
+from ..core.rollouts import check_shape, group_range, group_sum, zero_unscored
 
 # %% ../../nbs/advantages/04_more_baselines.ipynb #61b7e5f8
 @stage('advantage', parent='reinforce', needs=('greedy_rewards',), unbiased=True,
@@ -52,7 +52,8 @@ def opo(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, lengths: Int[Te
         total = total - r * weight
         weights = weights - weight
     without_others = r if leave_out else torch.zeros_like(r)
-    baseline = torch.where(weights > 0, total / weights.clamp(min=1), without_others)
+    mean = (total / weights.clamp(min=1)).clamp(*group_range(rewards, group))
+    baseline = torch.where(weights > 0, mean, without_others)
     return zero_unscored(r - baseline, rewards)
 
 # %% ../../nbs/advantages/04_more_baselines.ipynb #74ca84fe
@@ -127,7 +128,8 @@ def optimal_token_baseline(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"],
     if leave_out:
         total = total - r * W
         weights = weights - W
-    mean = total / weights.clamp(min=1e-8)
+    low, high = group_range(rewards, group)
+    mean = (total / weights.clamp(min=1e-8)).clamp(low[:, None], high[:, None])
     baseline = torch.where(weights > 1e-8, mean, torch.zeros_like(W)).to(r.dtype)
     rows_left = _column_sums(scored.double(), group)
     if zero_tail:

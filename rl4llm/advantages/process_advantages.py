@@ -83,7 +83,7 @@ PRL_MODES = ('outcome', 'process')
 
 # %% ../../nbs/advantages/07_process_advantages.ipynb #8fde66f2
 @stage('advantage', paper=148, parent='grpo', unbiased=False,
-       needs=('rollouts', 'policy', 'logp_old', 'logp_ref'),
+       needs=('rollouts', 'policy', 'logp_old', 'logp_ref'), in_tokens=('every',),
        changes='less what the rest of the response spends on leaving the reference, by step')
 def prl(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts, policy,
         logp_old: Float[Tensor, "n t"], logp_ref: Float[Tensor, "n t"], eta: float = 200.0,

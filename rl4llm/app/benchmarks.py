@@ -7,7 +7,6 @@ __all__ = ['load_benchmark', 'benchmark_table', 'headline', 'floor_table', 'grow
            'plot_benchmark']
 
 # %% ../../nbs/app/02_benchmarks.ipynb #63220c08
-import json
 from importlib.resources import files
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pandas as pd
 
 # %% ../../nbs/app/02_benchmarks.ipynb #2279924a
 from ..analysis.plots import OKABE_ITO, style
+from ..core.storage import read_json
 
 # %% ../../nbs/app/02_benchmarks.ipynb #d3331f50
 def load_benchmark(name_or_path='cpu') -> dict:
@@ -33,7 +33,7 @@ def load_benchmark(name_or_path='cpu') -> dict:
         command = 'python -m benchmarks' + (' --device cuda' if name == 'gpu' else '')
         raise FileNotFoundError(f"no benchmark results {name!r} are stored: run {command} and give "
                                 "load_benchmark the file it writes.")
-    return json.loads(path.read_text())
+    return read_json(path)
 
 # %% ../../nbs/app/02_benchmarks.ipynb #0305644b
 def benchmark_table(results: dict) -> pd.DataFrame:

@@ -164,11 +164,14 @@ def demo(*, out=None, steps: int | None = None, seed: int | None = None, fresh: 
     """The whole demo; returns the comparison.
 
     Runs, `pass_at_k.png`, `report.html` and metrics lie under `out` (default: runs/demo).
+    Raises ValueError for fewer than one step.
     """
     from rl4llm.analysis.plots import png_of
     from rl4llm.core.policy import has_fast_bf16
     using = apply_settings()
     began = time.time()
+    if steps is not None and steps < 1:
+        raise ValueError(f"steps is {steps}, wanted at least 1; leave it out for the usual number.")
     sizes = demo_sizes(using) | ({'steps': steps} if steps else {})
     folder = Path(os.path.relpath(out or using.runs / 'demo'))
     if fresh:

@@ -89,7 +89,7 @@ def add_claim(**fields) -> Claim:
 def claim_named(name: str) -> Claim:
     "The registered claim `name`. Raises KeyError naming those there are."
     if name not in CLAIMS:
-        raise KeyError(f"no claim is called {name!r}; there are {', '.join(CLAIMS)}.")
+        raise KeyError(f"no claim is called {name!r}; {nearest(name, CLAIMS, 'there are')}")
     return CLAIMS[name]
 
 # %% ../../nbs/atlas/00_claims.ipynb #c38de584

@@ -55,12 +55,17 @@ from .pipeline import Stages as Stages
 from .pipeline import active_rows as active_rows
 from .pipeline import advantages as advantages
 from .pipeline import aggregate_loss as aggregate_loss
+from .pipeline import as_values as as_values
 from .pipeline import batch_loss as batch_loss
 from .pipeline import build_stages as build_stages
+from .pipeline import cut_tokens as cut_tokens
+from .pipeline import mini_batches as mini_batches
 from .pipeline import ready as ready
 from .pipeline import row_parts as row_parts
 from .pipeline import select_rows as select_rows
+from .pipeline import shuffled_groups as shuffled_groups
 from .pipeline import token_loss as token_loss
+from .pipeline import trained_tokens as trained_tokens
 from .placebos import SHUFFLES as SHUFFLES
 from .placebos import as_many as as_many
 from .placebos import placebo as placebo
@@ -68,6 +73,7 @@ from .policy import ASSETS as ASSETS
 from .policy import Piece as Piece
 from .policy import Policy as Policy
 from .policy import SHIPPED as SHIPPED
+from .policy import check_model_folder as check_model_folder
 from .policy import decode as decode
 from .policy import decoder_of as decoder_of
 from .policy import encode_prompts as encode_prompts
@@ -84,6 +90,7 @@ from .registry import ALIASES as ALIASES
 from .registry import KINDS as KINDS
 from .registry import LATER as LATER
 from .registry import LOOP_FIELDS as LOOP_FIELDS
+from .registry import NUMBERS as NUMBERS
 from .registry import RECIPES as RECIPES
 from .registry import Recipe as Recipe
 from .registry import RecipeSpec as RecipeSpec
@@ -113,12 +120,14 @@ from .registry import use as use
 from .registry import vary as vary
 from .rollouts import ORIGINS as ORIGINS
 from .rollouts import Rollouts as Rollouts
+from .rollouts import check_group as check_group
 from .rollouts import check_rollouts as check_rollouts
 from .rollouts import check_shape as check_shape
 from .rollouts import concat_rollouts as concat_rollouts
 from .rollouts import group_count as group_count
 from .rollouts import group_max as group_max
 from .rollouts import group_mean as group_mean
+from .rollouts import group_range as group_range
 from .rollouts import group_std as group_std
 from .rollouts import group_sum as group_sum
 from .rollouts import last_token as last_token
@@ -150,6 +159,7 @@ from .settings_file import Settings as Settings
 from .settings_file import apply_settings as apply_settings
 from .settings_file import best_device as best_device
 from .settings_file import check_device as check_device
+from .settings_file import close_names as close_names
 from .settings_file import env_settings as env_settings
 from .settings_file import find_settings as find_settings
 from .settings_file import ini_sections as ini_sections
@@ -181,6 +191,7 @@ from .sources import file_of as file_of
 from .sources import notebook_of as notebook_of
 from .sources import root_folder as root_folder
 from .storage import pack as pack
+from .storage import read_json as read_json
 from .storage import readable_json as readable_json
 from .storage import unpack as unpack
 from .storage import versions as versions

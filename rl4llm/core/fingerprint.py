@@ -35,7 +35,12 @@ def _compiled(fn) -> str:
     "The compiled code of a function, for want of its source; the type of anything else."
     code = getattr(fn, '__code__', None)
     if code is None: return f'{type(fn).__module__}.{type(fn).__qualname__}'
-    constants = [c if not inspect.iscode(c) else c.co_code.hex() for c in code.co_consts]
+    return _code_text(code)
+
+
+def _code_text(code) -> str:
+    "A code object as text, those of the functions inside it too."
+    constants = [_code_text(c) if inspect.iscode(c) else c for c in code.co_consts]
     return f'{code.co_code.hex()} {constants!r} {code.co_names!r}'
 
 # %% ../../nbs/core/04_fingerprint.ipynb #2166a121

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 # %% ../../nbs/core/13_method_map.ipynb #1433f2a4
-from .registry import RECIPES, STAGE_FIELDS, load_stages, recipe, recipe_diff
+from .registry import (RECIPES, STAGE_FIELDS, find_recipe, load_stages, recipe,
+                                  recipe_diff)
 
 # %% ../../nbs/core/13_method_map.ipynb #98578c5e
 def recipe_tree(root: str | None = None) -> list[tuple[str, int]]:
@@ -23,8 +24,8 @@ def recipe_tree(root: str | None = None) -> list[tuple[str, int]]:
     root: only this recipe (at depth 0) and its descendants. Raises KeyError for an unknown one.
     """
     load_stages()
-    if root is not None and root not in RECIPES:
-        raise KeyError(f"no recipe is called {root!r}; recipes() lists them.")
+    if root is not None:
+        root = find_recipe(root).name
     children = {}
     for spec in sorted(RECIPES.values(), key=lambda spec: spec.module):
         children.setdefault(spec.parent, []).append(spec.name)

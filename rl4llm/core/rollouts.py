@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ORIGINS', 'Rollouts', 'check_shape', 'check_rollouts', 'make_rollouts', 'rollouts_html', 'rows_of', 'concat_rollouts',
-           'group_sum', 'group_count', 'group_mean', 'group_max', 'group_std', 'leave_one_out_mean', 'zero_unscored',
-           'last_token', 'scored_tokens', 'token_noise', 'top_share']
+           'check_group', 'group_sum', 'group_count', 'group_max', 'group_range', 'group_mean', 'group_std',
+           'leave_one_out_mean', 'zero_unscored', 'last_token', 'scored_tokens', 'token_noise', 'top_share']
 
 # %% ../../nbs/core/03_rollouts.ipynb #f90bdd0d
 import dataclasses, html
@@ -227,7 +227,8 @@ def _stacked_components(rollouts) -> dict:
     return found
 
 # %% ../../nbs/core/03_rollouts.ipynb #beecb558
-def _check_groups(x, group):
+def check_group(x: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> None:
+    "Raises ValueError unless each row has a group and a finite or unscored reward."
     if x.dim() != 1 or x.shape != group.shape:
         raise ValueError(f"rewards have shape {tuple(x.shape)} and groups {tuple(group.shape)}: "
                          "wanted one reward and one group number for each row.")
@@ -248,7 +249,7 @@ def group_sum(x: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Float[Tensor, "
 
     Raises ValueError on wrong shapes or infinite values.
     """
-    _check_groups(x, group)
+    check_group(x, group)
     index, m = _segments(group)
     totals = x.new_zeros(m).index_add(0, index, x.nan_to_num(nan=0.0))
     return totals[index]
@@ -258,19 +259,32 @@ def group_count(x: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Float[Tensor,
     "Number of scored rows in each row's group."
     return group_sum((~x.isnan()).to(x.dtype), group)
 
-# %% ../../nbs/core/03_rollouts.ipynb #9cc9676c
-def group_mean(x: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
-    "Mean of the scored values of each row's group (0 if none is scored)."
-    return group_sum(x, group) / group_count(x, group).clamp(min=1)
-
 # %% ../../nbs/core/03_rollouts.ipynb #0c4f5cff
 def group_max(x: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
     "Largest scored value of each row's group (-inf if none is scored)."
-    _check_groups(x, group)
+    check_group(x, group)
     index, m = _segments(group)
     least = x.new_full((m,), -torch.inf)
     largest = least.scatter_reduce(0, index, x.nan_to_num(nan=-torch.inf), 'amax')
     return largest[index]
+
+# %% ../../nbs/core/03_rollouts.ipynb #8b7db331
+def group_range(x: Float[Tensor, "n"], group: Int[Tensor, "n"]
+                ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+    "Smallest and largest scored value of each row's group (0 and 0 if none is scored)."
+    largest = group_max(x, group)
+    smallest = -group_max(-x, group)
+    scored = largest.isfinite()
+    return smallest.where(scored, 0), largest.where(scored, 0)
+
+# %% ../../nbs/core/03_rollouts.ipynb #9cc9676c
+def group_mean(x: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """Mean of the scored values of each row's group (0 if none is scored).
+
+    Exactly their value where all are equal.
+    """
+    mean = group_sum(x, group) / group_count(x, group).clamp(min=1)
+    return mean.clamp(*group_range(x, group))
 
 # %% ../../nbs/core/03_rollouts.ipynb #cc09639e
 def group_std(x: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
@@ -279,8 +293,8 @@ def group_std(x: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
 
     It is 0 where fewer than `ddof` + 1 rows are scored, and exactly 0 where all are equal.
     """
-    smallest = group_max(-x, group).neg()
-    differ = (group_max(x, group) != smallest).to(x.dtype)
+    smallest, largest = group_range(x, group)
+    differ = (largest != smallest).to(x.dtype)
     total = group_sum((x - group_mean(x, group)).square(), group)
     variance = total / (group_count(x, group) - ddof).clamp(min=1)
     return variance.sqrt() * differ
@@ -289,7 +303,8 @@ def group_std(x: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
 def leave_one_out_mean(x: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
     """Mean of the *other* scored rows of each row's group.
 
-    It is the row's own value if the others could not be scored.
+    It is the row's own value if the others could not be scored, and exactly their value where
+    all are equal.
     Raises ValueError for a group of one row: it has no others.
     """
     count = group_count(x, group)
@@ -298,6 +313,7 @@ def leave_one_out_mean(x: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Float[
         raise ValueError(f"group {int(group[rows < 2][0])} has a single row, so there is no other "
                          "row to average: sample at least 2 responses a prompt.")
     others = (group_sum(x, group) - x.nan_to_num(nan=0.0)) / (count - 1).clamp(min=1)
+    others = others.clamp(*group_range(x, group))
     return torch.where(count < 2, x, others)
 
 # %% ../../nbs/core/03_rollouts.ipynb #a234f006

@@ -147,9 +147,9 @@ def scored(policy, rollouts, reward):
     return score_rollouts(rollouts, reward, policy.prompts(rollouts.items))
 
 
-def greedy_rewards(rollouts, *, policy, reward, seed: int) -> Float[Tensor, "n"]:
-    "Reward of the greedy answer to each row's prompt."
-    greedy = policy.sample(list(rollouts.items), 1, seed=seed, temperature=0.0)
+def greedy_rewards(rollouts, *, policy, reward, seed: int, **how) -> Float[Tensor, "n"]:
+    "Reward of the greedy answer to each row's prompt. `how`: as for `sample`."
+    greedy = policy.sample(list(rollouts.items), 1, seed=seed, temperature=0.0, **how)
     return scored(policy, greedy, reward).rewards[rollouts.prompt]
 
 # %% ../../nbs/core/11_signals.ipynb #a3d7cbbc

@@ -46,7 +46,7 @@ def _check_mode(mode: str, length: int | None) -> None:
                          "wanted the number of tokens to divide by, at least 1.")
 
 # %% ../../nbs/objectives/01_aggregation.ipynb #b41275b8
-@stage('aggregate')
+@stage('aggregate', in_tokens=('length',))
 def aggregate(loss: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], mode: str = 'token-mean', *,
               whole: Bool[Tensor, "N u"] | None = None, length: int | None = None
               ) -> Float[Tensor, ""]:

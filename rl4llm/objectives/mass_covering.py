@@ -110,12 +110,13 @@ def replayed(policy, items, answers: list, temperature: float = 1.0):
 
 # %% ../../nbs/objectives/08_mass_covering.ipynb #5924d531
 @torch.no_grad()
-def right_answers(base, items, *, tries: int, seed: int, temperature: float = 1.0) -> list[list]:
+def right_answers(base, items, *, tries: int, seed: int, **how) -> list[list]:
     """For each item, what is right among `tries` samples of the policy `base`.
 
     An answer is a pair of its tokens and their teacher-forced log-probabilities (nats).
+    how: as `sample` takes it.
     """
-    drawn = sample(base, items, tries, seed=seed, temperature=temperature)
+    drawn = sample(base, items, tries, seed=seed, **how)
     logp = base.statistics(drawn, ('logp',))['logp']
     asked = [items[i] for i in drawn.prompt.tolist()]
     found = [[] for _ in items]
@@ -158,12 +159,12 @@ class rehearse_solved(CopiedPolicy):
 
     def __call__(self, policy, items, group: int = 1, *, seed: int, temperature: float = 1.0,
                  **how):
-        self.study(policy, items, seed=int(fold(seed, 1)), temperature=temperature)
+        self.study(policy, items, seed=int(fold(seed, 1)), temperature=temperature, **how)
         stored = [self.store[item.key][:group] for item in items]
         unsolved = [number for number, found in enumerate(stored) if not found]
         answers = [(number, *a) for number, found in enumerate(stored) for a in found]
         fresh = None
-        if unsolved:
+        if unsolved or not items:                       # no items at all is an error of `sample`
             asked = [items[number] for number in unsolved]
             fresh = sample(policy, asked, group, seed=seed, temperature=temperature, **how)
         if not answers: return fresh

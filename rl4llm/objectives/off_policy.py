@@ -54,7 +54,7 @@ def truncated_is(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"],
     """PPO's loss a token times its `behaviour_weight`, 0 outside the mask.
 
     level, action, cap: as in `behaviour_weight`.
-    Raises ValueError as that does, for another shape or nan inside the mask.
+    Raises ValueError as `behaviour_weight`, for another shape or nan inside the mask.
     Source: Yao et al. (2025).
     """
     logp, logp_old, adv, logp_behave = fill_outside(mask, logp=logp, logp_old=logp_old, adv=adv,

@@ -34,14 +34,18 @@ WEIGHTINGS = ('clamp', 'top')
 # %% ../../nbs/objectives/09_outcome_limit.ipynb #c9ebc248
 def _top_weights(agree: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"],
                  share: float) -> Float[Tensor, "n t"]:
-    "Agreement scaled min-max in its row, for the `share` of tokens where it is largest."
+    """Agreement on the `share` of each row's tokens where it is largest, 0 on the others.
+
+    Scaled from 0 at the smallest to 1 at the largest of them (all 1 if they are equal).
+    """
     ranked = agree.masked_fill(~mask, -1)
-    low = agree.masked_fill(~mask, 2).amin(1, keepdim=True)
-    high = ranked.amax(1, keepdim=True)
     order = ranked.argsort(dim=1, descending=True, stable=True)
     place = order.argsort(dim=1)                     # 0 for the token that agrees most
     kept = mask & (place < (share * mask.sum(1, keepdim=True)).ceil())
-    return ((agree - low) / (high - low).clamp(min=1e-8)).masked_fill(~kept, 0)
+    low = agree.masked_fill(~kept, 2).amin(1, keepdim=True)
+    high = ranked.amax(1, keepdim=True)
+    scaled = torch.where(high > low, (agree - low) / (high - low), 1.0)
+    return scaled.masked_fill(~kept, 0)
 
 # %% ../../nbs/objectives/09_outcome_limit.ipynb #ef3a661d
 def verdict_weights(p: Float[Tensor, "n t"], right: Bool[Tensor, "n"], mask: Bool[Tensor, "n t"],
@@ -51,7 +55,7 @@ def verdict_weights(p: Float[Tensor, "n t"], right: Bool[Tensor, "n"], mask: Boo
     p: probability at each token that the response will be right.
     right: whether it is.
     how: 'clamp' (twice the probability of the verdict less 1, at least 0), or 'top': the `share`
-    of each row's tokens that agree most with its verdict, scaled min-max.
+    of each row's tokens that agree most with its verdict, scaled min-max among themselves.
     Raises ValueError for another `how`.
     Source: Lyu et al. (2025).
     """
@@ -70,12 +74,16 @@ def outcome_bce(scores: Float[Tensor, "n t"], right: Bool[Tensor, "n"],
     return F.binary_cross_entropy_with_logits(logit[rows], right[rows].to(logit.dtype))
 
 # %% ../../nbs/objectives/09_outcome_limit.ipynb #6be19611
-def one_of_each(right: Bool[Tensor, "n"], group: Int[Tensor, "n"]) -> Bool[Tensor, "n"]:
-    "True at the first right and the first wrong row of each group that has both."
-    chosen = torch.zeros_like(right)
+def one_of_each(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
+                threshold: float = 0.5) -> Bool[Tensor, "n"]:
+    """True at the first right and the first wrong row of each group that has both.
+
+    threshold: a reward above it is right. Unscored rows (nan) are neither.
+    """
+    chosen = torch.zeros_like(rewards, dtype=torch.bool)
     for number in group.unique():
-        rights = (right & (group == number)).nonzero()[:, 0]
-        wrongs = (~right & (group == number)).nonzero()[:, 0]
+        rights = ((rewards > threshold) & (group == number)).nonzero()[:, 0]
+        wrongs = ((rewards <= threshold) & (group == number)).nonzero()[:, 0]
         if not len(rights) or not len(wrongs): continue
         chosen[rights[0]] = True
         chosen[wrongs[0]] = True
@@ -118,7 +126,7 @@ class token_reward_weights:
         right = rollouts.rewards > self.threshold
         keep = keep & ~rollouts.rewards.isnan() & (self.age >= self.warmup)
         if self.one_each:
-            keep = keep & one_of_each(right, rollouts.group)
+            keep = keep & one_of_each(rollouts.rewards, rollouts.group, threshold=self.threshold)
         p = self.probabilities(rollouts, policy).to(weight)
         decided = verdict_weights(p, right, rollouts.mask, how=self.how, share=self.share)
         return weight * decided, keep

@@ -13,7 +13,7 @@ from torch import Tensor
 # %% ../../nbs/objectives/12_posterior.ipynb #56488678
 from ..advantages.baselines import rloo
 from ..core.numerics import masked_sum
-from ..core.registry import add_recipe, stage
+from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import check_shape, group_max, group_mean, zero_unscored
 from .surrogates import fill_outside
 
@@ -25,8 +25,8 @@ def kl_in_reward(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, mask: 
                  beta: float = 0.05, to_go: bool = True) -> Float[Tensor, "n t"]:
     """`rloo`, at each position, of the reward less the KL penalties from there on.
 
-    Unbiased for E[r] - beta KL(pi || ref). The penalty of a token is k1 = logp_old - logp_ref
-    (nats). 0 outside the mask and in unscored rows.
+    Unbiased for E[r] - beta KL(pi || ref) if the losses of a row are summed. The penalty of a
+    token is k1 = logp_old - logp_ref (nats). 0 outside the mask and in unscored rows.
     beta: coefficient of the penalty.
     to_go: off, and every token pays for the penalties of the whole row.
     Raises ValueError on wrong shapes, infinite rewards, nan inside the mask, or a group of one row.
@@ -71,7 +71,8 @@ def posterior_weight(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
 # %% ../../nbs/objectives/12_posterior.ipynb #f6269623
 add_recipe('rloo_kl_reward', 'rloo', paper=60,
            summary='a KL penalty inside the reward: ascent of E[r] - beta KL',
-           advantage=kl_in_reward)
+           advantage=kl_in_reward,
+           aggregate=use('aggregate', mode='seq-mean-token-sum-norm', length=32))
 add_recipe('distributional_control', 'reinforce', paper=60,
            summary='maximum likelihood on samples weighted towards the posterior',
            advantage=posterior_weight);

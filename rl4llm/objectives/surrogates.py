@@ -6,6 +6,7 @@
 __all__ = ['fill_outside', 'policy_gradient', 'ratio_of', 'ppo_clip', 'clip_fraction']
 
 # %% ../../nbs/objectives/00_surrogates.ipynb #97eb972f
+import warnings
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -36,11 +37,23 @@ def policy_gradient(logp: Float[Tensor, "n t"], logp_old, adv: Float[Tensor, "n 
                     mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n t"]:
     """REINFORCE's loss -adv * logp a token, 0 outside the mask.
 
-    logp_old: not used (may be None).
+    Right for the first update on a batch alone: nothing corrects for a policy that has moved.
+    logp_old: not in the loss (may be None); warns if `logp` has moved away from it.
     Raises ValueError for another shape or nan inside the mask. Source: Williams (1992).
     """
+    if logp_old is not None:
+        _warn_of_move(logp, check_shape(logp_old, mask.shape, 'logp_old'), mask)
     logp, adv = fill_outside(mask, logp=logp, adv=adv)
     return -adv * logp
+
+
+def _warn_of_move(logp, logp_old, mask, most: float = 1e-2) -> None:
+    "Warn if the tokens of `mask` moved by more than `most` nats on average (nan: not known)."
+    move = masked_mean((check_shape(logp, mask.shape, 'logp').detach() - logp_old).abs(), mask)
+    if not move > most: return
+    warnings.warn(f"policy_gradient: the policy has moved by {move:.2g} nats a token since the "
+                  "update began, and this loss does not correct for it. Make one update a batch "
+                  "(epochs=1, no minibatch) or take ppo_clip.", stacklevel=3)
 
 # %% ../../nbs/objectives/00_surrogates.ipynb #2ccf1222
 def ratio_of(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"], *,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 # %% ../../nbs/selection/00_row_selection.ipynb #91d60ac6
 from ..core.registry import stage
-from ..core.rollouts import check_shape, group_max
+from ..core.rollouts import check_shape, group_range
 
 # %% ../../nbs/selection/00_row_selection.ipynb #aafd5ad2
 @stage('select')
@@ -49,6 +49,5 @@ def drop_uniform_groups(rollouts, adv: Float[Tensor, "n t"]
     """
     weight, _ = keep_all(rollouts, adv)
     r = rollouts.rewards
-    largest = group_max(r, rollouts.group)
-    smallest = -group_max(-r, rollouts.group)
+    smallest, largest = group_range(r, rollouts.group)
     return weight, (largest != smallest) & ~r.isnan()

@@ -194,6 +194,22 @@ def _check_steps(kept, label) -> None:
                 f"the runs of {method!r} end at steps {', '.join(map(str, sorted(steps)))}; "
                 "finish them, leave some out, or compare at equal reward (at_reward=).")
 
+# %% ../../nbs/studies/00_comparison.ipynb #ce34c15b
+def _check_samplers(runs) -> None:
+    """Raises ValueError if runs drew their training answers in different ways.
+
+    A warmer or truncated sampler earns another reward with the same policy, so equal training
+    rewards are then not equal policies. Unknown samplers are passed over.
+    """
+    for field in ('sampler', 'temperature'):
+        recipes = [_config(run, 'recipe') or {} for run in runs]
+        found = {str(made[field]): run.name for run, made in zip(runs, recipes) if field in made}
+        if len(found) > 1:
+            told = '; '.join(f"{value} in {name}" for value, name in found.items())
+            raise ValueError(
+                f"at_reward needs runs of one {field}, got {told}: with different ones equal "
+                "training rewards are not equal policies. Compare them at the end instead.")
+
 # %% ../../nbs/studies/00_comparison.ipynb #d68f4329
 def _order_of_keys(evaluation, first, who: str) -> list[int]:
     "Places in `evaluation` of the keys of `first`; raises ValueError for other problems."
@@ -606,7 +622,7 @@ def compare(
 
     Raises ValueError if tasks, models, problems or temperatures differ, runs of one method
     differ in knobs or length, a (method, seed) occurs twice, a k exceeds the samples,
-    or no run reaches `at_reward`.
+    or no run reaches `at_reward`, or samplers differ where it is given.
     """
     runs = list(runs)
     label = label or _by_method
@@ -618,6 +634,8 @@ def compare(
     kept, missing = _choices(runs, label, at_reward, metric, smooth)
     if at_reward is None:
         _check_steps(kept, label)
+    else:
+        _check_samplers(runs)
     counts = _counts(runs, kept, label)
     ks = _possible_ks(counts, ks)
     return Comparison(

@@ -20,7 +20,7 @@ def read_fields(path) -> dict:
     "The fields of a YAML file. Raises ValueError if it is not YAML, or holds no fields."
     try:
         fields = yaml.safe_load(path.read_text(encoding='utf-8'))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         what = ' '.join(str(error).split())
         raise ValueError(f"{path.name} is not YAML: {what}") from None
     if not isinstance(fields, dict):

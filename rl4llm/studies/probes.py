@@ -8,7 +8,7 @@ __all__ = ['BATCHES', 'SEED', 'PROBES', 'stored_batches', 'make_batches', 'probe
            'store_probes', 'StoredResult', 'stored_results', 'renew']
 
 # %% ../../nbs/studies/03_probes.ipynb #7bfc3d8b
-import dataclasses, functools, json, math, zlib
+import dataclasses, functools, math, zlib
 from typing import NamedTuple
 
 # %% ../../nbs/studies/03_probes.ipynb #3408c7cd
@@ -20,7 +20,7 @@ from ..core.numerics import fold, keyed_uniform
 from ..core.pipeline import advantages
 from ..core.policy import ASSETS, Policy
 from ..core.registry import RECIPES, Recipe, load_stages, recipe
-from ..core.storage import readable_json, write_atomic
+from ..core.storage import read_json, readable_json, write_atomic
 from .study import (RENEWALS, STUDIES, arm_recipe, is_current, load_study, renewals,
                                   study_file)
 from .tryouts import stored_tryouts, tryout_recipe
@@ -141,7 +141,7 @@ PROBES = ASSETS / 'probes.json'
 # %% ../../nbs/studies/03_probes.ipynb #cb0370f8
 def stored_probes() -> dict:
     "The stored probes by name."
-    return json.loads(PROBES.read_text()) if PROBES.exists() else {}
+    return read_json(PROBES) if PROBES.exists() else {}
 
 # %% ../../nbs/studies/03_probes.ipynb #4f7c095f
 def is_close(a, b, tolerance: float = 1e-6) -> bool:

@@ -23,7 +23,8 @@ import torch
 # %% ../../nbs/studies/01_study.ipynb #e8dd78a3
 from ..core.policy import ASSETS, Policy, has_fast_bf16
 from ..core.registry import recipe
-from ..core.storage import readable_json, versions, write_atomic
+from ..core.settings_file import nearest
+from ..core.storage import read_json, readable_json, versions, write_atomic
 from .definition_files import read_definition
 from ..tasks import task
 from ..training.callbacks import Evaluate
@@ -67,7 +68,7 @@ def add_study(**fields) -> Study:
 def study_named(name: str) -> Study:
     "The registered study `name`. Raises KeyError naming those there are."
     if name not in STUDIES:
-        raise KeyError(f"no study is called {name!r}; there are {', '.join(STUDIES)}.")
+        raise KeyError(f"no study is called {name!r}; {nearest(name, STUDIES, 'there are')}")
     return STUDIES[name]
 
 # %% ../../nbs/studies/01_study.ipynb #800ebe52
@@ -190,7 +191,7 @@ def done_job(study, job: tuple, folder) -> dict | None:
     "The record of a job in `folder` that belongs to the present code; None if none does."
     path = job_file(folder, job)
     if not path.exists(): return None
-    record = json.loads(path.read_text())
+    record = read_json(path)
     fits = is_current(record['fingerprint'], arm_recipe(study, *job[:3]))
     return record if fits and len(record['metrics']['reward']) == study.steps else None
 
@@ -265,7 +266,7 @@ def load_study(name: str) -> dict:
             f"study {name!r} has no stored results here: they come with the source tree "
             "(rl4llm/assets/studies), not with the installed package. "
             f"`rl4llm study {name}` makes them (about an hour on 2 cores).")
-    return json.loads(study_file(name).read_text())
+    return read_json(study_file(name))
 
 # %% ../../nbs/studies/01_study.ipynb #fc0ef139
 def save_study(stored: dict) -> Path:
@@ -316,7 +317,7 @@ RENEWALS = ASSETS / 'renewals.json'
 @functools.cache
 def _renewals(changed: float) -> dict:
     "Old fingerprints and what they stand for now, of a file with this date."
-    return json.loads(RENEWALS.read_text()) if RENEWALS.exists() else {}
+    return read_json(RENEWALS) if RENEWALS.exists() else {}
 
 
 def renewals() -> dict:

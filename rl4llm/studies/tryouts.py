@@ -7,7 +7,6 @@ __all__ = ['TRYOUT_FILE', 'WHY_NOT', 'REASONS', 'Tryout', 'tryout_recipe', 'try_
            'try_all', 'gain', 'tryout_table', 'explain']
 
 # %% ../../nbs/studies/02_tryouts.ipynb #e28bd722
-import json
 from dataclasses import dataclass
 
 # %% ../../nbs/studies/02_tryouts.ipynb #5f11aafb
@@ -18,7 +17,7 @@ import pandas as pd
 from ..analysis.passk import bootstrap_band
 from ..core.policy import ASSETS, Policy
 from ..core.registry import RECIPES, load_stages, recipe
-from ..core.storage import readable_json, write_atomic
+from ..core.storage import read_json, readable_json, write_atomic
 from .study import is_current
 from ..tasks import task
 from ..training.evaluation import evaluate
@@ -83,7 +82,7 @@ TRYOUT_FILE = ASSETS / 'tryouts.json'
 # %% ../../nbs/studies/02_tryouts.ipynb #df996f90
 def stored_tryouts() -> dict:
     "Stored records by recipe; empty if there are none."
-    return json.loads(TRYOUT_FILE.read_text()) if TRYOUT_FILE.exists() else {}
+    return read_json(TRYOUT_FILE) if TRYOUT_FILE.exists() else {}
 
 # %% ../../nbs/studies/02_tryouts.ipynb #faabbcf1
 def due(again: bool = False) -> list[str]:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 from ..analysis.passk import pass_at_k, true_pass_at_k
 from ..core.policy import has_fast_bf16, whole_states
-from ..core.settings_file import settings
+from ..core.settings_file import nearest, settings
 from ..tasks.protocol import levels, split_of, task
 from ..tasks.vocabulary import tiny_tokenizer, vocabulary_list
 from .evaluation import evaluate
@@ -64,7 +64,7 @@ def bases() -> dict[str, BaseSpec]:
 def base_spec(name: str) -> BaseSpec:
     "The specification of one base model. Raises ValueError for an unknown name."
     if name not in _BASES:
-        raise ValueError(f"There is no base model {name!r}; there are: {', '.join(_BASES)}.")
+        raise ValueError(f"There is no base model {name!r}; {nearest(name, _BASES, 'there are')}")
     return _BASES[name]
 
 # %% ../../nbs/training/05_pretraining.ipynb #428d6644
@@ -271,6 +271,8 @@ def _spec_to_train(spec: str | BaseSpec, steps: int | None, dry_run: bool | None
     "The specification itself, with its final number of steps, or its dry run."
     if isinstance(spec, str):
         spec = base_spec(spec)
+    if steps is not None and steps < 1:
+        raise ValueError(f"steps is {steps}, wanted at least 1; leave it out for the usual number.")
     if dry_run is None:
         dry_run = settings().dry_run
     if dry_run: return dry_spec(spec)
