@@ -1,7 +1,8 @@
 """Every recipe was tried out, its record belongs to its present code, and one that does not improve says why."""
 import math
 import pytest
-from rl4llm.studies.tryouts import Tryout, WHY_NOT, due, gain, stored_tryouts, try_all, try_out, tryout_recipe, tryout_table
+from rl4llm.core.registry import recipe
+from rl4llm.studies.tryouts import OWN_TERMS, Tryout, WHY_NOT, due, gain, stored_tryouts, try_all, try_out, tryout_of, tryout_recipe, tryout_table
 
 
 def test_no_record_is_missing_or_out_of_date():
@@ -12,6 +13,26 @@ def test_a_recipe_that_does_not_improve_says_why():
     table = tryout_table()
     silent = [name for name, row in table.iterrows() if row['result'] != 'improves' and not row['why not']]
     assert not silent, f"no reason is given for {silent}: see `explain` in the notebook on tryouts"
+
+
+# Recipes whose run is their parent's by construction; why is said in the test that every idea acts.
+SAME_RUN = {'gspo_token'}
+
+
+def test_no_record_is_that_of_the_parent_under_another_name():
+    records = stored_tryouts()
+    numbers = lambda name: {k: records[name][k] for k in ('after', 'reward', 'entropy')}
+    twins = [name for name in records if recipe(name).parent in records and numbers(name) == numbers(recipe(name).parent)]
+    assert set(twins) <= SAME_RUN, f"{set(twins) - SAME_RUN} did nothing that their parents do not do: see OWN_TERMS in the notebook on tryouts"
+
+
+def test_own_terms_change_the_run_and_make_an_old_record_due(monkeypatch):
+    import rl4llm.studies.tryouts as t
+    current = dict(fingerprint=tryout_recipe('grpo').fingerprint())
+    monkeypatch.setattr(t, 'stored_tryouts', lambda: {'grpo': current})
+    assert tryout_of('grpo') == Tryout() and 'grpo' not in due()
+    monkeypatch.setitem(OWN_TERMS, 'grpo', dict(level='hard'))
+    assert tryout_of('grpo').level == 'hard' and 'grpo' in due()
 
 
 def test_records_are_whole():
