@@ -205,6 +205,32 @@ def test_links_of_a_lesson_lead_somewhere(path):
         if not link.startswith(('http', '#')): assert (path.parent/link.split('#')[0]).exists(), f'{link} is not there'
 
 
+EXPLAINED = ('RLHF', 'PPO', 'KL', 'reasoning models', 'nats?', 'score', 'entropy', 'signal-to-noise ratio', 'pass@k', 'Holm')    # bold where they are explained
+
+
+@pytest.mark.parametrize('word', EXPLAINED)
+def test_a_word_is_explained_where_it_first_stands(word):
+    prose = '\n'.join(source for path in LESSONS for source in cells(path, 'markdown'))
+    prose = re.sub(r'^- .*$|\[[^]]*\]\([^)]*\)|`[^`]*`', '', prose, flags=re.MULTILINE)    # lists of aims, links and code do not count
+    first = re.search(rf'(\*\*)?\b{word}\b', prose)
+    assert first, f'{word} stands in no lesson'
+    assert first[1], f'{word}: used before it is explained: ...{prose[max(0, first.start() - 60):first.end() + 20]}...'
+
+
+@every_lesson
+def test_checks_stand_at_the_end(path):
+    "Assertions keep the text true; a reader meets them in the last cell and nowhere else."
+    *lesson, last = cells(path, 'code')
+    assert not [source for source in lesson if re.search(r'^\s*assert\b', source, re.MULTILINE)]
+    assert 'assert ' in last and not [word for word in ('train(', 'evaluate(') if word in last]
+
+
+@every_lesson
+def test_a_lesson_has_the_loop_and_a_widget(path):
+    code = '\n'.join(cells(path, 'code'))
+    assert 'loop_diagram(' in code and re.search(r'^(microscope|advantage_playground)\(', code, re.MULTILINE)
+
+
 @every_lesson
 @pytest.mark.timeout(300)
 def test_a_lesson_runs_dry(path): assert execute(path, RL4LLM_DRY_RUN='1') < SECONDS    # an error in a cell raises
