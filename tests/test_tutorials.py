@@ -1,5 +1,5 @@
 "The course: every exercise has a stub, a folded solution and hints; every lesson runs, dry in seconds and in full in minutes."
-import ast, contextlib, copy, inspect, io, os, re, time
+import ast, contextlib, copy, inspect, io, itertools, os, re, time
 from pathlib import Path
 from unittest import mock
 import nbformat, numpy as np, pytest, torch
@@ -169,8 +169,16 @@ def test_a_forgotten_number_is_named(ex):
 
 
 @every_exercise
+def test_no_factor_is_found_where_there_is_none(ex):
+    "A number that differs from case to case was not forgotten."
+    count = itertools.count(2)
+    said = review_answer(ex.name, changed(ex, lambda out, _: out * next(count)) if ex.cases else 1.7)[1]
+    assert 'factor is missing' not in said.lower() and 'one too many' not in said, f'{ex.name}: {said}'
+
+
+@every_exercise
 def test_hints_are_specific(ex):
-    "Two mistakes never share a hint, nor give the same where they are wrong."
+    "Two mistakes never share a hint."
     hints = [hint for _, hint in ex.mistakes]
     assert len(set(hints)) == len(hints)
 
