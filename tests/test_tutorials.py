@@ -1,9 +1,10 @@
 "The course: every exercise has a stub, a folded solution and hints; every lesson runs, dry in seconds and in full in minutes."
-import ast, contextlib, io, os, re, time
+import ast, contextlib, copy, inspect, io, itertools, os, re, time
 from pathlib import Path
 from unittest import mock
-import nbformat, pytest
+import nbformat, numpy as np, pytest, torch
 from nbclient import NotebookClient
+import rl4llm.advantages
 from rl4llm.course.exercises import EXERCISES, check_answer, load_exercises, review_answer
 
 TOP = Path(__file__).resolve().parents[1]
@@ -69,7 +70,7 @@ def test_a_lesson_has_exercises_and_a_question(path):
 def test_the_stub_is_asked_for(ex):
     path, source, _ = asked()[ex.name]
     with contextlib.redirect_stdout(io.StringIO()) as said: exec(source, imported(path))
-    assert said.getvalue().startswith('Not yet: ')
+    assert said.getvalue().startswith('○ Not yet: ')
 
 
 @every_exercise
@@ -95,6 +96,111 @@ def test_nothing_handed_in_raises(ex, capsys):
     assert 'Right' not in said and said.count('Not yet') >= 2
 
 
+# -- what a check accepts and refuses, for every exercise: answers made from its own reference
+
+def changed(ex, change):
+    "The reference with `change(result, arguments)` applied to what it gives."
+    return lambda *args: change(ex.solution(*args), args)
+
+
+def wrong_twins(ex):
+    "Answers that are nearly right: name -> (answer, words of which the reply must hold one)."
+    if not ex.cases: return {}
+    first = ex.solution(*copy.deepcopy(ex.cases[0]))
+    anything = ('',)
+    twins = {
+        'sign turned': (changed(ex, lambda out, _: -out), ('sign', 'learn to fail')),
+        'twice': (changed(ex, lambda out, _: 2 * out), ('factor',)),
+        'half': (changed(ex, lambda out, _: out / 2), ('factor',)),
+        'learned by heart': (lambda *args: first, ('gradient',) if ex.gradient_of else anything),
+        'slightly off': (changed(ex, lambda out, _: out * (1 + 3e-4)), anything),
+    }
+    if ex.value_counts: twins['moved'] = changed(ex, lambda out, _: out + .1), anything
+    if ex.gradient_of:
+        twins['cut off'] = changed(ex, lambda out, _: out.detach()), ('no gradient',)
+        twins['numbers'] = changed(ex, lambda out, _: out.tolist()), ('no gradient',)
+        twins['value of one, gradient of another'] = changed(ex, lambda out, _: out.detach() + 2 * (out - out.detach())), ('gradient', 'factor')
+    return twins
+
+
+def right_twins(ex):
+    "Answers that mean the same as the reference: name -> answer."
+    if not ex.cases:
+        value = ex.solution()
+        if not isinstance(value, set): return {'number': value, 'float': float(value), 'tensor': torch.tensor(float(value))}
+        words = sorted(value)
+        functions = [getattr(rl4llm.advantages, word) for word in words]
+        return {'list': words, 'other order': words[::-1], 'tuple': tuple(words), 'text': ', '.join(words[::-1]), 'functions': functions, 'twice': words + words}
+    twins = {'itself': ex.solution, 'more digits': lambda *args: ex.solution(*(a.double() if torch.is_tensor(a) and a.is_floating_point() else a for a in args))}
+    def in_place(*args):
+        out = ex.solution(*[a.clone() if torch.is_tensor(a) else a for a in args])
+        for a in args:
+            if torch.is_tensor(a): a.zero_()
+        return out
+    twins['changes its arguments'] = in_place
+    if not ex.gradient_of: twins |= {'list': changed(ex, lambda out, _: out.tolist() if torch.is_tensor(out) else out), 'array': changed(ex, lambda out, _: np.asarray(out))}
+    if not ex.value_counts: twins |= {'another value': changed(ex, lambda out, _: out + 3.), 'ratio': changed(ex, lambda out, _: out - out.detach())}
+    return twins
+
+
+@every_exercise
+def test_a_nearly_right_answer_is_refused_with_a_true_word(ex):
+    for name, (answer, words) in wrong_twins(ex).items():
+        right, said = review_answer(ex.name, answer)
+        assert right is False, f'{ex.name} accepts: {name}'
+        assert any(word in said for word in words), f'{ex.name}, {name}: {said}'
+        if name in ('twice', 'half', 'slightly off'): assert 'sign' not in said, f'{ex.name}, {name}: {said}'
+
+
+@every_exercise
+def test_the_same_answer_in_another_form_is_right(ex):
+    for name, answer in right_twins(ex).items(): assert review_answer(ex.name, answer)[0], f'{ex.name} refuses: {name}: {review_answer(ex.name, answer)[1]}'
+
+
+@every_exercise
+def test_a_forgotten_number_is_named(ex):
+    "A number among the arguments that is left out, because 0 or 1 stands in its place."
+    names = list(inspect.signature(ex.solution).parameters)
+    forgettable = [i for i, x in enumerate(ex.cases[0])] if ex.cases else []
+    for place in (i for i in forgettable if type(ex.cases[0][i]) is float):
+        neutral = 0. if names[place] == 'b' else 1.
+        right, said = review_answer(ex.name, lambda *args: ex.solution(*args[:place], neutral, *args[place + 1:]))
+        assert right is False and re.search(rf'\b{names[place]}\b', said), f'{ex.name}, {names[place]} forgotten: {said}'
+
+
+@every_exercise
+def test_no_factor_is_found_where_there_is_none(ex):
+    "A number that differs from case to case was not forgotten."
+    count = itertools.count(2)
+    said = review_answer(ex.name, changed(ex, lambda out, _: out * next(count)) if ex.cases else 1.7)[1]
+    assert 'factor is missing' not in said.lower() and 'one too many' not in said, f'{ex.name}: {said}'
+
+
+@every_exercise
+def test_hints_are_specific(ex):
+    "Two mistakes never share a hint."
+    hints = [hint for _, hint in ex.mistakes]
+    assert len(set(hints)) == len(hints)
+
+
+@every_exercise
+def test_what_was_given_and_what_was_wanted_look_different(ex):
+    for factor in (1 + 2e-4, 1 - 5e-4, 3.3):
+        for shift in (0, 2e-4, .07):
+            said = review_answer(ex.name, changed(ex, lambda out, _: out * factor + shift))[1] if ex.cases else ''
+            found = re.search(r'gives (?:the gradient in \w+ )?(.*), wanted (.*)\.$', said)
+            if found: assert found[1] != found[2].removesuffix(' there'), said
+
+
+def test_right_and_wrong_look_different():
+    replies = [review_answer('1.4', answer) for answer in (2, 3, ...)]
+    words = [str(reply).split(':')[0] for reply in replies]
+    inks = [re.search('b style="color:(#......)', reply._repr_html_())[1] for reply in replies]
+    assert len(set(words)) == len(set(inks)) == 3
+    for reply, word in zip(replies, words): assert word in reply._repr_html_()
+    assert '<script>' not in review_answer('2.3', ['<script>'])._repr_html_()
+
+
 def test_an_unknown_exercise_is_named():
     with pytest.raises(ValueError, match='did you mean'): check_answer('1.11', ...)
 
@@ -105,6 +211,32 @@ def test_an_unknown_exercise_is_named():
 def test_links_of_a_lesson_lead_somewhere(path):
     for link in re.findall(r'\]\(([^)\s]+)\)', '\n'.join(cells(path, 'markdown'))):
         if not link.startswith(('http', '#')): assert (path.parent/link.split('#')[0]).exists(), f'{link} is not there'
+
+
+EXPLAINED = ('RLHF', 'PPO', 'KL', 'reasoning models', 'nats?', 'score', 'entropy', 'signal-to-noise ratio', 'pass@k', 'Holm')    # bold where they are explained
+
+
+@pytest.mark.parametrize('word', EXPLAINED)
+def test_a_word_is_explained_where_it_first_stands(word):
+    prose = '\n'.join(source for path in LESSONS for source in cells(path, 'markdown'))
+    prose = re.sub(r'^- .*$|\[[^]]*\]\([^)]*\)|`[^`]*`', '', prose, flags=re.MULTILINE)    # lists of aims, links and code do not count
+    first = re.search(rf'(\*\*)?\b{word}\b', prose)
+    assert first, f'{word} stands in no lesson'
+    assert first[1], f'{word}: used before it is explained: ...{prose[max(0, first.start() - 60):first.end() + 20]}...'
+
+
+@every_lesson
+def test_checks_stand_at_the_end(path):
+    "Assertions keep the text true; a reader meets them in the last cell and nowhere else."
+    *lesson, last = cells(path, 'code')
+    assert not [source for source in lesson if re.search(r'^\s*assert\b', source, re.MULTILINE)]
+    assert 'assert ' in last and not [word for word in ('train(', 'evaluate(') if word in last]
+
+
+@every_lesson
+def test_a_lesson_has_the_loop_and_a_widget(path):
+    code = '\n'.join(cells(path, 'code'))
+    assert 'loop_diagram(' in code and re.search(r'^(microscope|advantage_playground)\(', code, re.MULTILINE)
 
 
 @every_lesson
