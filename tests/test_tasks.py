@@ -330,7 +330,7 @@ def test_every_reader_is_linear(name):
     def read(text, item): return fn(**{p: item if p == 'item' else '7' if p == 'answer' else text for p in wanted})
     def takes(item, good):
         try: read(good, item), read('3 + 4 = 7', item)
-        except (ValueError, TypeError): return False               # made for problems of another task
+        except (ValueError, TypeError, IndexError): return False               # made for problems of another task
         return True
     examples = [some(task_name, 'standard') for task_name in (NAMES if 'item' in wanted else NAMES[:1])]
     examples = [(item, good) for item, good in examples if takes(item, good)]
