@@ -526,3 +526,18 @@ def test_what_the_tiny_vocabulary_cannot_spell_is_said():
     for i in (x for part in item.values() for x in part):
         with pytest.raises(ValueError, match="cannot spell '100'" if i.data[1] == 100 else "cannot spell 'two', 'plus'"): i.prompt('compact')
         assert i.prompt('text').startswith(i.data[0]) and i.prompt() == i.data[0]
+
+
+@pytest.mark.parametrize('chat', [False, True])
+def test_the_data_set_for_trl_feeds_the_reward(chat):
+    pytest.importorskip('datasets')
+    from rl4llm.rewards.verifier import as_item, correct, items_dataset
+    for problems in ('countdown', task('sat'), task_from(ROWS, name='sums')):
+        rows = items_dataset(problems, 4, seed=3, chat=chat)
+        items = [as_item(text) for text in rows['item']]
+        made = task(problems) if isinstance(problems, str) else problems
+        assert [i.key for i in items] == [i.key for i in made.sample(4, seed=3)] and set(rows.column_names) == {'prompt', 'item'}
+        assert [p[0]['content'] if chat else p for p in rows['prompt']] == [made.prompt(i, 'text') for i in items]
+        told = [made.demonstrate(i, seed=0) for i in items[:3]] + ['no']
+        said = [[{'role': 'assistant', 'content': text}] for text in told] if chat else told
+        assert correct(prompts=rows['prompt'], completions=said, completion_ids=[[1]] * 4, item=rows['item'], trainer_state=None) == [1, 1, 1, 0]
