@@ -8,7 +8,7 @@ PUBLIC = {
     'add_recipe': 'core.registry', 'stage': 'core.registry', 'stages': 'core.registry',
     'use': 'core.registry', 'settings': 'core.settings_file',
     'apply_settings': 'core.settings_file', 'size': 'core.settings_file',
-    'task': 'tasks.protocol', 'Item': 'tasks.protocol', 'correct': 'rewards.verifier',
+    'task': 'tasks.protocol', 'task_from': 'tasks.own_data', 'Item': 'tasks.protocol', 'correct': 'rewards.verifier',
     'train': 'training.loop', 'TrainingDiverged': 'training.loop', 'Run': 'training.records',
     'load_run': 'training.records', 'load_runs': 'training.records',
     'evaluate': 'training.evaluation', 'Evaluation': 'training.records',

@@ -1,7 +1,7 @@
 """The promises that every registered stage and recipe keeps, whatever it computes. A new stage is covered by being registered;
 if it asks for a signal that is not known here, teach `signal` how to make one."""
 import dataclasses, inspect, json, zlib
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 import pytest, torch
 from safetensors.torch import load, save
@@ -9,7 +9,9 @@ from rl4llm.core.numerics import STATISTICS
 from rl4llm.core.policy import Policy, decode, encode_prompts
 from rl4llm.core.registry import KINDS, RECIPES, STAGE_FIELDS, recipe, recipe_from_dict, stages
 from rl4llm.core.method_map import recipes
-from rl4llm.core.rollouts import make_rollouts, rows_of
+from rl4llm.core.pipeline import Batch, ReadyStage, advantages, build_stages, ready, select_rows, token_loss
+from rl4llm.core.reward_calls import call_reward
+from rl4llm.core.rollouts import check_drawn, check_problems, make_rollouts, rows_of
 from rl4llm.objectives.aggregation import MODES, aggregate
 from rl4llm.oracle.estimators import check, tree_has
 from rl4llm.oracle.tabular import TokenTree, random_logits, tree_rewards
@@ -468,9 +470,9 @@ def test_reward_survives_any_text(info, text):
 
 def test_score_is_a_border():
     from rl4llm.core import score
-    assert score(lambda p, c: [1, None], ['', ''], ['', '']).isnan().tolist() == [False, True]
+    assert score(lambda prompts, completions: [1, None], ['', ''], ['', '']).isnan().tolist() == [False, True]
     for bad in ([1.], [1., float('nan')], [1., float('inf')]):
-        with pytest.raises(ValueError): score(lambda p, c: bad, ['', ''], ['', ''])
+        with pytest.raises(ValueError): score(lambda prompts, completions: bad, ['', ''], ['', ''])
 
 
 # curricula
@@ -515,6 +517,128 @@ def test_reference_is_not_the_policy_itself(info):
     moved(policy)
     assert before.shape == (N, T) and before.isfinite().all() and torch.equal(ask(), before), f"{info.name}: training the policy moves its reference"
     assert not torch.equal(policy.statistics(r, ('logp',))['logp'], before)
+
+
+# borders: whatever a stage gives back in a wrong form is refused in one sentence that names the stage
+
+BROKEN = {
+    'one column': lambda x: x[:, :1] if x.dim() == 2 else x[:, None],
+    'one row': lambda x: x[:1],
+    'a row too few': lambda x: x[:-1],
+    'a scalar': lambda x: x.flatten()[0],
+    'a number': lambda x: float(x.flatten()[0]),
+    'an array': lambda x: x.detach().numpy(),
+    'a list': lambda x: x.tolist(),
+    'nothing': lambda x: None,
+}
+BROKEN_KEEP = {'numbers of rows': lambda keep: keep.nonzero()[:, 0], 'zeros and ones': lambda keep: keep.long(), 'parts': lambda keep: keep.float()}
+
+
+def border(info, spoil=lambda x: x, part=None):
+    "What the pipeline makes of a stage whose output (or a `part` of it) is spoilt."
+    kind = {'regulariser': 'regularisers'}.get(info.kind, info.kind)
+    right = ready(info.name, info.kind)
+    def call(*args, **signals):
+        out = right(*args, **signals)
+        return spoil(out) if part is None else tuple(spoil(x) if i == part else x for i, x in enumerate(out))
+    wrong = dataclasses.replace(right, call=call)
+    stages = dataclasses.replace(build_stages(recipe('grpo')), **{kind: (wrong,) if kind == 'regularisers' else wrong})
+    logp, _, adv, _ = batch(torch.float32)
+    more = {name: x for name, x in signals(info, torch.float32).items() if name not in ('adv', 'mask', 'logp_old')}
+    r = more.pop('rollouts', some_rollouts())
+    if info.kind == 'advantage': return advantages(stages, r, **more)
+    if info.kind == 'select': return select_rows(stages, r, adv, **more)
+    return token_loss(stages, Batch(r, adv, r.loss_weight), logp, **more)
+
+
+def refused(info, *how):
+    with pytest.raises(ValueError) as e: border(info, *how)
+    assert info.name in str(e.value) and '\n' not in str(e.value), str(e.value)
+
+
+@over('advantage', 'objective', 'regulariser')
+def test_a_broken_stage_is_refused_at_its_border(info):
+    border(info)
+    for spoil in BROKEN.values(): refused(info, spoil)
+
+
+@over('select')
+def test_a_broken_selection_is_refused_at_its_border(info):
+    border(info)
+    for spoil in BROKEN.values(): refused(info, spoil, 0)
+    for spoil in (BROKEN | BROKEN_KEEP).values(): refused(info, spoil, 1)
+
+
+@over('advantage', 'objective', 'regulariser')
+def test_another_kind_of_number_means_the_same_or_is_refused(info):
+    for cast in (torch.double, torch.long):
+        try: cast_out = border(info, lambda x: x.detach().round().to(cast))
+        except ValueError as error: assert info.name in str(error)
+        else: assert torch.allclose(cast_out.float(), border(info, lambda x: x.detach().round()), atol=1e-6)
+
+
+BROKEN_REWARDS = {'nothing': lambda v: None, 'a number': lambda v: 1.0, 'too few': lambda v: v[:1], 'too many': lambda v: [*v, 0.0], 'texts': lambda v: ['1'] * len(v), 'one text': lambda v: '1' * len(v),
+                  'one column': lambda v: [[1.0]] * len(v), 'a column': lambda v: torch.ones(len(v), 1), 'not a number': lambda v: [float('nan')] * len(v), 'infinite': lambda v: [float('inf')] * len(v),
+                  'a scalar': lambda v: torch.tensor(1.0), 'a table': lambda v: {i: 1.0 for i in range(len(v))}, 'objects': lambda v: [object()] * len(v)}
+
+
+@text_rewards
+def test_a_reward_is_called_by_name_in_any_form(info):
+    prompts, texts, items = questions()
+    fn = fn_of(info)
+    wanted = fn(prompts, texts, item=items)
+    def turned(*, item, completions, prompts): return fn(prompts, completions, item=item)
+    def backwards(item, completions, prompts): return fn(prompts, completions, item=item)
+    class Object:
+        def __call__(self, completions, item, prompts): return fn(prompts, completions, item=item)
+    for form in (fn, turned, backwards, Object(), partial(fn), partial(Object().__call__), ReadyStage(fn, info.name), ready(info.name, 'reward')):
+        assert call_reward(form, prompts, texts, item=items) == wanted
+    assert call_reward(fn, prompts, texts, item=items, completion_ids=[[1]] * 4) == wanted
+    for name, spoil in BROKEN_REWARDS.items():
+        def spoilt(prompts, completions, item): return spoil(fn(prompts, completions, item=item))
+        with pytest.raises(ValueError, match='spoilt returned') as e: call_reward(spoilt, prompts, texts, item=items)
+        assert '\n' not in str(e.value), name
+
+
+@text_rewards
+def test_a_missing_column_is_named(info):
+    if 'item' not in inspect.signature(fn_of(info)).parameters: return
+    with pytest.raises(ValueError, match="column 'item'.*items_dataset"): call_reward(fn_of(info), ['?'], ['1'])
+    with pytest.raises(ValueError, match="column 'item'.*items_dataset"): fn_of(info)(prompts=['?'], completions=['1'], trainer_state=None)
+
+
+def test_a_reward_that_asks_for_what_is_not_there_is_told():
+    def own(completions, solution, prompts): return [1.0] * len(completions)
+    with pytest.raises(ValueError, match='own asks for solution, but a reward is given prompts, completions, item'): call_reward(own, ['?'], ['1'], item=[None])
+    assert call_reward(own, ['?'], ['1'], solution=['1'], item=[None]) == [1.0]
+    with pytest.raises(ValueError, match='asks for texts'): call_reward(lambda texts: [1.0], ['?'], ['1'])
+
+
+@over('sampler')
+def test_what_a_sampler_gives_is_checked(info):
+    items = list(problems()[:3])
+    r = fn_of(info)(small_policy(), items, 4, seed=1, temperature=1.0)
+    assert check_drawn(r, items, info.name) is r
+    for wrong in (None, [r], r.tokens, dataclasses.replace(r, items=()), dataclasses.replace(r, texts=()), rows_of(r, r.prompt != 1)):
+        with pytest.raises(ValueError, match=info.name): check_drawn(wrong, items, info.name)
+    with pytest.raises(ValueError, match=info.name): check_drawn(r, items[:2], info.name)
+    for field in (f.name for f in dataclasses.fields(r)):
+        x = getattr(r, field)
+        if not torch.is_tensor(x): continue
+        for cast in (torch.bool, torch.long, torch.float32):
+            if x.dtype == cast: continue
+            with pytest.raises(ValueError, match=f'Rollouts.{field} holds'): dataclasses.replace(r, **{field: x.to(cast)})
+        spoils = [lambda x: x[:, None], lambda x: x.numpy(), lambda x: x.tolist()]
+        for spoil in spoils if field == 'prompt_ids' else [*spoils, lambda x: x[:-1]]:
+            with pytest.raises(ValueError, match='Rollouts'): dataclasses.replace(r, **{field: spoil(x)})
+
+
+@over('curriculum')
+def test_what_a_curriculum_gives_is_checked(info):
+    drawn = info.fn(task('countdown')).sample(6, seed=3)
+    assert check_problems(drawn, 6, info.name) == drawn
+    for wrong in (None, drawn[:5], drawn[0], 'text', [1] * 6, {1: 2}, drawn * 2):
+        with pytest.raises(ValueError, match=info.name): check_problems(wrong, 6, info.name)
 
 
 # stages with memory

@@ -1,5 +1,7 @@
 """Any Hugging Face causal model trains with the same recipe: text prompts, BPE tokenizer, chat template, other architectures."""
-import inspect, json, re, time, zlib
+import ast, inspect, json, re, time, zlib
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,7 +9,10 @@ from rl4llm.core.method_map import recipes
 from rl4llm.core.policy import Policy, prompt_text
 from rl4llm.core.registry import Recipe, STAGE_FIELDS, recipe, stages, use
 from rl4llm.core.sampling import ROOM
-from rl4llm.tasks import task
+from rl4llm.studies.comparison import compare
+from rl4llm.tasks import task, task_from
+from rl4llm.training.callbacks import Evaluate
+from rl4llm.training.evaluation import evaluate
 from rl4llm.training.loop import train
 from rl4llm.training.real_models import for_text, real_policy, updates_of
 
@@ -201,3 +206,101 @@ def test_rows_that_cannot_be_split_into_the_updates_of_a_recipe_are_refused():
     with pytest.raises(ValueError, match="'gspo' takes 4 updates on a batch, but 3 groups of 1 cannot be split into 4"): for_text('gspo', prompts=3, group=1)
     with pytest.raises(ValueError, match='max_new_tokens is 256 and the sampler.s is 9, wanted one of the two'): for_text('grpo', sampler=use('sample', max_new_tokens=9))
     assert for_text(recipe('grpo', sampler=use('sample', max_new_tokens=24, top_p=0.9), aggregate=use('aggregate', length=6)), max_new_tokens=96).aggregate.knobs == (('length', 24),)
+ROWS = [{'question': f'What is {a} + {b}?', 'answer': a + b} for a in range(6) for b in range(6)]
+
+
+def test_own_rows_train_evaluate_and_compare_on_a_model_with_an_ordinary_tokenizer(tmp_path, tokenizer):
+    policy, mine = real_policy(saved(tmp_path, 'qwen2', tokenizer, **LLAMA)), task_from(ROWS, name='sums', verify=lambda text, answer: digits([''], [text])[0])
+    exam = Evaluate(mine.parts['test'], samples=4)
+    run = train(policy, mine, for_text('grpo', max_new_tokens=8, lr=3e-3, prompts=2, group=4), steps=2, path=tmp_path / 'run', callbacks=[exam])
+    assert len(run.rows) == 2 and run.config['task'] == 'sums' and 'DataTask(sums' in run.config['task_settings']
+    found = evaluate(policy, mine.parts['test'], samples=4)
+    assert found.task == 'sums' and len(found.keys) == len(mine.parts['test'])
+    assert 'sums' in repr(compare([run])) and 'sums' in compare([run])._repr_html_()
+    assert prompt_text(policy, mine.parts['test'][0]).endswith('between <answer> and </answer>.\nassistant: ')
+
+
+def test_own_rows_on_the_tiny_model_say_what_it_cannot_spell():
+    tiny = Policy.load('tiny')
+    with pytest.raises(ValueError, match="cannot spell 'What'"): tiny.sample(task_from(ROWS, name='sums').parts['test'][:2], 1, seed=0)
+    with pytest.raises(ValueError, match="does not know 'What', 'now'"): tiny.sample('What is 3 now', 1, seed=0)
+    short = task_from([{'question': f'{a} + {b} ?', 'answer': a + b} for a in range(6) for b in range(6)], name='short')
+    assert len(tiny.sample(short.sample(2, seed=0), 2, seed=0).texts) == 4
+
+
+OWN_SETTINGS = dict(repetition_penalty=3.0, suppress_tokens=list(range(40, 200)), begin_suppress_tokens=[5, 6], min_new_tokens=6, min_length=40, no_repeat_ngram_size=1, bad_words_ids=[[9]], top_k=2, top_p=0.5, temperature=0.3,
+                    do_sample=True, typical_p=0.5, forced_eos_token_id=3, num_beams=3, exponential_decay_length_penalty=(2, 2.0), sequence_bias=[[[7], 50.0]], renormalize_logits=True, min_p=0.2, encoder_repetition_penalty=2.0,
+                    guidance_scale=2.0, max_length=20, stop_strings=['a'], epsilon_cutoff=0.1, eta_cutoff=0.1, num_return_sequences=1)
+
+
+@pytest.mark.parametrize('setting', OWN_SETTINGS)
+@pytest.mark.parametrize('kind, sizes', [('gpt2', GPT2), ('llama', LLAMA)])
+def test_the_models_own_settings_for_generate_do_not_move_what_is_drawn(tmp_path, tokenizer, kind, sizes, setting):
+    "The behaviour's log-probabilities are the policy's own, whatever generation_config says; and the fast path draws the same."
+    from transformers import GenerationConfig
+    items = task('countdown').sample(2, seed=0)
+    policy = real_policy(saved(tmp_path, kind, tokenizer, **sizes))
+    policy.fast = False
+    draw = lambda: policy.sample(items, 3, seed=0, max_new_tokens=10)
+    plain = draw()
+    policy.model.generation_config = own = GenerationConfig()
+    setattr(own, setting, OWN_SETTINGS[setting])
+    stubborn = draw()
+    assert policy.model.generation_config is own and getattr(own, setting) == OWN_SETTINGS[setting]
+    assert torch.equal(stubborn.tokens, plain.tokens) and torch.equal(stubborn.logp_behave, plain.logp_behave)
+    with torch.no_grad(): logp, _ = policy.logprobs(stubborn)
+    assert (logp - stubborn.logp_behave)[stubborn.mask].abs().max() < 1e-4
+    if kind == 'llama':
+        policy.fast = True
+        assert torch.equal(draw().tokens, stubborn.tokens)
+
+
+def test_a_model_without_generation_settings_gets_them_back_after_an_error(tmp_path, tokenizer):
+    policy = real_policy(saved(tmp_path, 'gpt2', tokenizer, **GPT2))
+    own = policy.model.generation_config
+    def broken(*args, **kwargs): raise RuntimeError('broken')
+    policy.model.forward = broken
+    with pytest.raises(RuntimeError): policy.sample(task('countdown').sample(1, seed=0), 1, seed=0, max_new_tokens=2)
+    assert policy.model.generation_config is own
+
+
+@pytest.mark.parametrize('model', ['tiny', 'llama', 'gpt2'])
+def test_one_string_is_one_prompt(tmp_path, tokenizer, model):
+    policy = Policy.load('tiny') if model == 'tiny' else real_policy(saved(tmp_path, model, tokenizer, **(GPT2 if model == 'gpt2' else LLAMA)))
+    text, more = '<countdown> 3 4 5 -> 12 :', {} if model == 'tiny' else dict(max_new_tokens=8)
+    alone, listed, other = policy.sample(text, 2, seed=0, **more), policy.sample([text], 2, seed=0, **more), policy.sample((text, text), 2, seed=0, **more)
+    assert len(alone) == 2 and alone.items == (text,) and len(other) == 4
+    assert torch.equal(alone.tokens, listed.tokens) and policy.prompts(text) == policy.prompts([text]) and len(policy.prompts(text)) == 1
+    item = task('countdown').sample(1, seed=0)[0]
+    assert policy.sample(item, 2, seed=0, **more).items == (item,)
+    for nothing in ([], ()):
+        with pytest.raises(ValueError, match='no prompts given'): policy.sample(nothing, 1, seed=0)
+
+
+def test_special_tokens_inside_a_response_reach_the_verifier(tokenizer):
+    from transformers import LlamaConfig, LlamaForCausalLM
+    tokenizer.add_special_tokens({'additional_special_tokens': ['<answer>', '</answer>', '<again>']})
+    policy = Policy(LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **LLAMA)), tokenizer)
+    end = tokenizer.eos_token
+    for text, wanted in ((f'<answer> 7 </answer>{end}', '<answer> 7 </answer>'), ('7<again>8', '7<again>8'), (f'7{end}8{end}', f'7{end}8'), (f'7{end}<pad><pad>', '7'), (f'<pad>7{end}', '<pad>7')):
+        ids = torch.tensor([tokenizer(text, add_special_tokens=False)['input_ids']])
+        assert policy.decode(ids, torch.ones_like(ids, dtype=torch.bool)) == (wanted,)
+
+
+def test_code_that_comes_with_a_model_is_never_run(tmp_path, tokenizer):
+    folder = saved(tmp_path, 'llama', tokenizer, **LLAMA)
+    config = json.loads((folder / 'config.json').read_text())
+    (folder / 'theirs.py').write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (folder / 'config.json').write_text(json.dumps(config | dict(model_type='theirs', auto_map=dict(AutoConfig='theirs.C', AutoModelForCausalLM='theirs.M'))))
+    with pytest.raises(ValueError, match='code of its own, which is never run'): Policy.load(folder)
+    assert not (tmp_path / 'ran').exists()
+
+
+def test_every_loader_refuses_foreign_code():
+    import rl4llm
+    calls = []
+    for path in Path(rl4llm.__file__).parent.rglob('*.py'):
+        text = path.read_text()
+        assert 'trust_remote_code=True' not in text
+        calls += [ast.unparse(n) for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and getattr(n.func, 'attr', '') == 'from_pretrained']
+    assert len(calls) >= 2 and all('**where' in call or 'trust_remote_code=False' in call for call in calls)

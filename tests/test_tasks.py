@@ -1,10 +1,11 @@
 """Verifiers on hostile text, splits, determinism, and the tokenizer: properties that hold for every registered task."""
-import itertools, json, random, re, time
+import importlib, inspect, itertools, json, random, re, time
 from dataclasses import asdict, replace
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from rl4llm.tasks import countdown as C
-from rl4llm.tasks import Item, all_solutions, canonical_steps, final_answer, first_dead_end, levels, outcomes, parse_literals, satisfying, saturn_difficulty, write_assignment, solvable, split_of, task, task_of, tasks, verify_countdown, verify_modular, verify_sat, wrong_value
+from rl4llm.tasks import Item, all_solutions, canonical_steps, final_answer, first_dead_end, levels, outcomes, parse_literals, plant_clauses, random_sat, satisfying, saturn_difficulty, write_assignment, solvable, split_of, split_steps, task, task_of, tasks, verify_countdown, verify_modular, verify_sat, wrong_value
+from rl4llm.tasks import SPLITS, same_answer, task_from
 from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
 
 NAMES = ['countdown', 'modular', 'sat']
@@ -300,6 +301,66 @@ def test_literals_are_read_in_linear_time(text, want):
     assert want == (None if literals is None else len(literals))
 
 
+def readers():
+    "Every function of tasks, rewards and analysis that reads a text: alone, of a problem, or beside an answer."
+    from rl4llm.core.lazy import names_by_module
+    found = {}
+    for module, names in names_by_module().items():
+        if module.split('.')[1] not in ('tasks', 'rewards', 'analysis'): continue
+        for name in names:
+            fn = getattr(importlib.import_module(module), name)
+            if not inspect.isfunction(fn) or fn.__module__ != module: continue
+            wanted = [p.name for p in inspect.signature(fn).parameters.values() if p.default is p.empty]
+            if {'text', 'said', 'completion'} & set(wanted) and set(wanted) <= {'text', 'said', 'completion', 'item', 'answer'}: found[f'{module}.{name}'] = (fn, wanted)
+    return found
+
+
+READERS = readers()
+
+
+def test_the_readers_are_found():
+    names = {name.rsplit('.', 1)[1] for name in READERS}
+    assert {'final_answer', 'split_steps', 'parse_steps', 'written_values', 'parse_literals', 'verify_countdown', 'verify_modular', 'verify_sat', 'first_dead_end', 'wrong_value', 'said_answer', 'plain_answer', 'same_answer', 'text_of'} <= names
+
+
+@pytest.mark.parametrize('name', READERS)
+def test_every_reader_is_linear(name):
+    "10^5 hostile characters, plain, behind a good beginning and before a bad end: each read in a second."
+    fn, wanted = READERS[name]
+    def read(text, item): return fn(**{p: item if p == 'item' else '7' if p == 'answer' else text for p in wanted})
+    def takes(item, good):
+        try: read(good, item), read('3 + 4 = 7', item)
+        except (ValueError, TypeError, IndexError): return False               # made for problems of another task
+        return True
+    examples = [some(task_name, 'standard') for task_name in (NAMES if 'item' in wanted else NAMES[:1])]
+    examples = [(item, good) for item, good in examples if takes(item, good)]
+    assert examples
+    for (item, good), piece in itertools.product(examples, [*HOSTILE.values(), *RARE]):
+        long = (piece * LONG)[:LONG]
+        for text in (long, long + '?', good + long, f'{long}<answer>{long}', f'<answer>{long}</answer>'):
+            start = time.process_time()
+            read(text, item)
+            assert time.process_time() - start < 1, (piece, text[:40])
+
+
+RARE = ('\\boxed{', '}', '####', 'answer is ', '1,', '1/', '.5', '- ', '= ', 'a!', '3 + 4 = 7 ;', '\ufdfa')
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.text(alphabet=' ;\n\t\r1a', max_size=24))
+def test_steps_are_split_as_the_plain_pattern_says(text): assert split_steps(text) == re.split(r'\s*[;\n]\s*', text)
+
+
+@pytest.mark.parametrize('literals, variables, count', [(3, 3, 8), (3, 3, 10**9), (1, 2, 3), (4, 3, 1), (0, 3, 1), (3, 3, -1), (2, 0, 1)])
+def test_impossible_clauses_are_refused_at_once(literals, variables, count):
+    with pytest.raises(ValueError, match='wanted'): plant_clauses((True,) * variables, literals, count, random.Random(0))
+    if variables:
+        with pytest.raises(ValueError, match='wanted'): random_sat(literals, variables, count, random.Random(0))
+
+
+def test_all_clauses_can_be_planted(): assert len(plant_clauses((True, False, True), 2, 9, random.Random(0))) == 9
+
+
 @pytest.mark.parametrize('text,want', [('x', 'x'), (' x \n', 'x'), ('a <answer> x </answer>', 'x'), ('<answer>x</answer>\n', 'x'), ('<answer> x </answer> y', None), ('<answer> x', None),
     ('x </answer>', None), ('</answer> x <answer>', None), ('<answer> <answer> x </answer>', None), ('<answer> x </answer> <answer> x </answer>', None), ('x' * 2001, None), ('y' * 5000 + '<answer> x </answer>', 'x')])
 def test_final_answer(text, want): assert final_answer(text) == want
@@ -355,3 +416,128 @@ def test_the_samplers_default_room_fits_every_demonstration():
     for name in tasks():
         for level, t in levels(name).items():
             for item in t.sample(5, seed=0): assert len(t.demonstrate(item, seed=0).split()) + 1 <= ROOM, (name, level)
+
+
+# rows of one's own
+
+ROWS = [{'question': f'What is {a} + {b}?', 'answer': a + b} for a in range(12) for b in range(12)]
+
+
+def test_own_rows_from_everywhere_are_one_task(tmp_path):
+    import pandas as pd
+    datasets = pytest.importorskip('datasets')
+    path = tmp_path / 'rows.jsonl'
+    path.write_text('\n'.join(map(json.dumps, ROWS)) + '\n\n')
+    wanted = task_from(ROWS, name='a')
+    for rows in (tuple(ROWS), iter(ROWS), path, str(path), pd.DataFrame(ROWS), datasets.Dataset.from_list(ROWS)):
+        made = task_from(rows, name='a')
+        assert repr(made) == repr(wanted) and made.parts == wanted.parts
+    named = [dict(problem=r['question'], solution=f"thinking\n#### {r['answer']}") for r in ROWS]
+    assert [i.data[0] for i in task_from(named, 'problem', 'solution', name='b').parts['test']] == [i.data[0] for i in wanted.parts['test']]
+
+
+def test_own_data_keep_the_promises_of_a_task():
+    made = task_from(ROWS, name='promises')
+    keys = {split: [i.key for i in made.parts[split]] for split in SPLITS}
+    assert sum(map(len, keys.values())) == len({k for found in keys.values() for k in found}) == len(ROWS) and all(split_of(k) == split for split in SPLITS for k in keys[split])
+    assert len(keys['train']) > 5 * len(keys['test']) > 0
+    for split in SPLITS:
+        drawn = made.sample(5, seed=3, split=split)
+        assert drawn == made.sample(len(keys[split]), seed=3, split=split)[:5] and len(set(drawn)) == 5 and {i.key for i in drawn} <= set(keys[split])
+    assert made.sample(5, seed=3) != made.sample(5, seed=4)
+    item = made.sample(1, seed=0)[0]
+    assert Item(**json.loads(json.dumps(asdict(item)))).key == item.key and task('promises') is task_of(item) is made and levels('promises') == {}
+    for i in made.sample(20, seed=0):
+        v = made.verify(i, made.demonstrate(i, seed=0))
+        assert v.correct and v.score == 1 and v.first_error is None and v.answer == str(i.data[1])
+        v = made.verify(i, 'no idea')
+        assert not v.correct and v.score < 1 and v.first_error == 0
+
+
+def test_own_splits_are_kept_and_share_no_question():
+    made = task_from({'train': ROWS, 'validation': ROWS[:10], 'test': ROWS[5:20] + ROWS[5:7]}, name='split')
+    assert {split: len(items) for split, items in made.parts.items()} == dict(train=len(ROWS) - 20, valid=5, test=15)
+    assert [i.data[1] for i in made.parts['test']] == [r['answer'] for r in ROWS[5:20]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(SOUP)
+def test_the_verifier_of_own_data_never_fails(text):
+    made = task_from(ROWS, name='soup')
+    v = made.verify(made.parts['test'][0], text)
+    assert (v.score == 1) == v.correct == (v.first_error is None)
+
+
+@pytest.mark.parametrize('text, answer, right', [
+    ('42', 42, True), ('42.0', 42, True), ('The answer is: 42.', 42, True), ('It is 41 or 42', 42, False), ('x <answer> 42 </answer>', '42', True), ('<answer>42</answer> <answer>41</answer>', 42, False),
+    ('<answer> 42', 42, False), (r'\boxed{41} no, \boxed{42}', 42, True), (r'so \boxed{\frac{1}{2}}', r'We get $\boxed{\frac{1}{2}}$.', True), ('#### 1,200', 'long\n#### 1200', True), ('$1,200.00', 1200, True),
+    ('12,00', 1200, False), ('0.5', '1/2', True), ('1/3', 0.3333, False), ('1/0', '1/0', True), ('1/0', 7, False), ('−7', -7, True), ('50%', 50, True), ('50%', 0.5, False), ('paris', 'Paris.', True),
+    ('Paris is in France', 'Paris', False), ('new  york', ('NYC', 'New York'), True), ('4' * 3000, 4, False), ('9' * 1000, '9' * 1000, True), ('1e3', 1000, False), ('４２', 42, True), ('', 0, False), ('True', True, True), ('A', 'a', True), ('(A)', 'B', False)])
+def test_final_answers_are_compared(text, answer, right): assert same_answer(text, answer) == right
+
+
+def test_an_own_verifier_is_asked_with_text_and_answer():
+    asked = []
+    def close(text, answer): asked.append((text, answer)); return 1 - min(1, abs(float(text) - answer) / 10)
+    made = task_from([{'q': 'x', 'a': [1, 2]}, {'q': 'y', 'a': 5}], 'q', 'a', verify=lambda text, answer: answer == (1, 2), name='v')
+    assert sorted(made.verify(i, '').correct for part in made.parts.values() for i in part) == [False, True]
+    made = task_from([{'q': 'y', 'a': 5}], 'q', 'a', verify=close, name='v')
+    item = next(i for part in made.parts.values() for i in part)
+    assert [made.verify(item, t).score for t in ('5', '6', '50')] == [1, .9, 0] and made.verify(item, '5').correct and not made.verify(item, '6').correct and asked[0] == ('5', 5)
+    for wrong in (None, 'yes', 2, float('nan')):
+        bad = task_from([{'q': 'y', 'a': 5}], 'q', 'a', verify=lambda text, answer: wrong, name='v')
+        with pytest.raises(ValueError, match='true or false'): bad.verify(item, '')
+
+
+@pytest.mark.parametrize('rows, words', [
+    ([], 'no rows'), ([{'question': 'q'}], "row 0 has no column 'answer'"), ([{'question': 'q', 'answer': None}], 'row 0 has no answer'), ([{'question': '', 'answer': 1}], 'row 0 has no question'),
+    ([{'question': 'q', 'answer': float('nan')}], 'no answer'), ([{'question': ['q'], 'answer': 1}], 'wanted the question as text'), ([{'question': 'q', 'answer': {}}], 'wanted a text, a number or a list'),
+    (['q'], 'row 0 is a str'), ([{'question': 'q', 'answer': 1}, {'question': 'q ', 'answer': 2}], 'another answer'), ({'question': ['q'], 'answer': [1]}, 'rows by split'), ([{'question': 'q', 'answer': '####'}], 'states nothing')])
+def test_rows_that_make_no_problems_are_refused(rows, words):
+    with pytest.raises(ValueError, match=words) as e: task_from(rows)
+    assert '\n' not in str(e.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match='no.jsonl'): task_from(tmp_path / 'no.jsonl')
+    for text, words in (('{"question": 1', 'line 1'), ('\n{"question": "q", "answer": 1}\n[1]', 'line 3')):
+        (tmp_path / 'bad.jsonl').write_text(text)
+        with pytest.raises(ValueError, match=f'bad.jsonl, {words}'): task_from(tmp_path / 'bad.jsonl')
+
+
+def test_names_of_own_tasks():
+    a, b = task_from(ROWS), task_from(ROWS[:50])
+    assert a.name != b.name == task_from(ROWS[:50]).name and task_of(b.parts['train'][0]) is not a
+    with pytest.raises(ValueError, match='name of a task of the library'): task_from(ROWS, name='countdown')
+    with pytest.raises(ValueError, match='neither levels nor dials'): task(a.name, 'easy')
+    with pytest.raises(ValueError, match='task_from'): Item('gone', ('q', 1)).key
+    with pytest.raises(ValueError, match='different test problems, 99 were wanted'): a.sample(99, seed=0, split='test')
+    with pytest.raises(ValueError, match='split is one of'): a.sample(1, seed=0, split='tst')
+
+
+def test_a_run_remembers_which_data_it_was_on():
+    one, same = task_from(ROWS, name='x'), task_from(ROWS, name='x')
+    changed = [task_from([*ROWS[:-1], {**ROWS[-1], 'answer': 0}], name='x'), task_from(ROWS, name='x', instruction='Be quick.'), task_from(ROWS, name='x', verify=lambda text, answer: True), task_from({'train': ROWS}, name='x')]
+    assert repr(one) == repr(same) and len({repr(t) for t in (one, *changed)}) == 5
+
+
+def test_what_the_tiny_vocabulary_cannot_spell_is_said():
+    item = task_from([{'question': '2 + 2 ?', 'answer': 100}, {'question': 'two plus 2 ?', 'answer': 4}], name='tiny').parts
+    for i in (x for part in item.values() for x in part):
+        with pytest.raises(ValueError, match="cannot spell '100'" if i.data[1] == 100 else "cannot spell 'two', 'plus'"): i.prompt('compact')
+        assert i.prompt('text').startswith(i.data[0]) and i.prompt() == i.data[0]
+
+
+@pytest.mark.parametrize('chat', [False, True])
+def test_the_data_set_for_trl_feeds_the_reward(chat):
+    pytest.importorskip('datasets')
+    from rl4llm.rewards.verifier import as_item, correct, items_dataset
+    for problems in ('countdown', task('sat'), task_from(ROWS, name='sums')):
+        rows = items_dataset(problems, 4, seed=3, chat=chat)
+        items = [as_item(text) for text in rows['item']]
+        made = task(problems) if isinstance(problems, str) else problems
+        assert [i.key for i in items] == [i.key for i in made.sample(4, seed=3)] and set(rows.column_names) == {'prompt', 'item'}
+        assert [p[0]['content'] if chat else p for p in rows['prompt']] == [made.prompt(i, 'text') for i in items]
+        told = [made.demonstrate(i, seed=0) for i in items[:3]] + ['no']
+        said = [[{'role': 'assistant', 'content': text}] for text in told] if chat else told
+        assert correct(prompts=rows['prompt'], completions=said, completion_ids=[[1]] * 4, item=rows['item'], trainer_state=None) == [1, 1, 1, 0]

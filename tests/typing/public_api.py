@@ -11,7 +11,7 @@ from rl4llm import (
     Run, TrainingDiverged, add_recipe, apply_settings, check_answer, compare, correct, demo, doctor,
     evaluate, load_rollouts, load_run, load_runs, load_study, pass_at_k, plot_metrics, pretrain,
     recipe, recipe_map, recipes, replay, report, save_rollouts, settings, size, stage, stages, task,
-    train, use,
+    task_from, train, use,
 )
 from rl4llm.advantages import dr_grpo, grpo, negative, positive, reinforce, rloo, weighted_reinforce
 from rl4llm.analysis import entropy_by_position, plot_training
@@ -38,6 +38,8 @@ def settings_and_version() -> None:
 def a_task_and_a_policy() -> None:
     countdown = task('countdown', level='easy')
     assert_type(countdown, Task)
+    mine = task_from([{'question': '3 + 4 ?', 'answer': 7}], verify=lambda text, answer: text == str(answer))
+    assert_type(mine.sample(1, seed=0), list[Item])
     items = countdown.sample(16, seed=0, split='test')
     assert_type(items, list[Item])
     assert_type(countdown.verify(items[0], 'text'), Verdict)
