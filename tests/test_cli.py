@@ -1,6 +1,7 @@
 """The command line: it teaches, it works, and it answers mistakes in one sentence."""
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,63 @@ def test_recipes_are_listed_and_shown():
     shown = rl4llm('recipes', 'grpo').stdout
     assert 'ppo_clip' in shown and 'rl4llm/objectives/surrogates.py' in shown and 'nbs/objectives/00_surrogates.ipynb' in shown
     assert 'nbs/advantages/01_group_relative.ipynb' in shown
+
+
+def test_a_recipe_page_says_where_all_of_it_is():
+    "Paper by name, formula lines, file, notebook, full-scale file, tryout with the placebo."
+    shown = rl4llm('recipes', 'gui_g1').stdout
+    for words in ('Zhou et al. 2025, GUI-G1', 'Reward minus group mean, times 1 - success rate', 'nbs/advantages/13_difficulty_weights.ipynb',
+                  'rl4llm/assets/scale/gui_g1.yaml', 'one seed', 'over its placebo gui_g1_shuffled'): assert words in shown, words
+
+
+BARE = re.compile(r'\b(?:paper|seed) \d{1,3}\b')
+
+
+@pytest.mark.parametrize('args', [['recipes', 'univg'], ['recipes', 'spurious'], ['atlas'], ['atlas', '--family', 'rewards'], ['claims', 'list'], ['claims', 'table'], ['claims', 'show', 'psr_narrows'], ['recipes']])
+def test_no_output_cites_a_paper_by_its_number_alone(args):
+    from typer.testing import CliRunner
+    from rl4llm.app.cli import app
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 0 and not BARE.search(done.output), BARE.search(done.output)
+
+
+def test_the_atlas_opens_with_a_summary_and_what_is_built():
+    from typer.testing import CliRunner
+    from rl4llm.app.cli import app
+    from rl4llm.atlas.catalogue import table
+    lines = CliRunner().invoke(app, ['atlas']).output.splitlines()
+    counts = table()['status'].str.split(':').str[0].value_counts()
+    assert all(f'{n} {status}' in lines[0] for status, n in counts.items()) and lines[2].strip().startswith('built: ')
+    assert sum(line.startswith('    built') for line in lines) == counts['built'] and not any('not built yet' in line for line in lines[1:-1])
+    assert 'partly built' in CliRunner().invoke(app, ['atlas', '--status', 'partly built']).output
+
+
+def test_one_tryout_is_shown_alone():
+    from typer.testing import CliRunner
+    from rl4llm.app.cli import app
+    shown = CliRunner().invoke(app, ['tryout', 'rloo', '--show']).output
+    assert 'not that its idea helps' in shown and [line.split()[0] for line in shown.splitlines()[-1:]] == ['rloo'] and 'grpo' not in shown
+
+
+@pytest.mark.parametrize('wrong, args', [('epoch', ['train', 'grpo', '--set', 'epoch=3']), ('zzz', ['train', 'grpo', '--set', 'zzz=3']), ('xyzzy', ['train', 'xyzzy'])])
+def test_three_nearest_names(wrong, args, capsys):
+    from rl4llm.app.cli import main
+    with pytest.raises(SystemExit): main(args)
+    assert capsys.readouterr().err.split('did you mean ')[1].count(',') == 2
+
+
+def test_an_unknown_attribute_names_the_three_nearest():
+    import rl4llm.advantages
+    for package, wrong in ((rl4llm, 'recip'), (rl4llm, 'xyzzy'), (rl4llm.advantages, 'leave_one')):
+        with pytest.raises(AttributeError) as told: getattr(package, wrong)
+        assert str(told.value).split('Did you mean ')[1].count(',') == 2
+
+
+def test_a_star_import_brings_the_short_list_and_the_package_says_what_it_is():
+    import rl4llm
+    brought = {}
+    exec('from rl4llm import *', brought)
+    assert set(rl4llm.PUBLIC) <= set(brought) and len(rl4llm.PUBLIC) >= 40 and 'language models' in rl4llm.__doc__
 
 
 def test_a_part_of_ones_own_has_no_notebook():
