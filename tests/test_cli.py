@@ -173,3 +173,61 @@ def test_the_demo_runs_dry_under_every_preset(tmp_path, preset):
     assert 'One seed is no verdict' in done.stdout and 'weighted_reinforce' in done.stdout
     page = (tmp_path / 'runs/demo/report.html').read_text()
     assert page.count('<img') >= 2 and (tmp_path / 'runs/demo/pass_at_k.png').exists()
+
+
+# -- the demo's page
+
+@pytest.fixture(scope='module')
+def five_seeds():
+    from rl4llm.studies.comparison import compare
+    from rl4llm.studies.study import load_study, study_runs
+    runs = study_runs(load_study('negative_reinforcement'), 'on-policy', level='hard')
+    return runs, compare(runs, ks=(1, 256)), compare([run for run in runs if run.seed == 0], ks=(1, 256))
+
+
+def test_the_first_screen_of_the_demo_says_two_numbers_for_each_method(five_seeds):
+    from rl4llm.app.demonstration import PAGE, gain_and_price, in_one_sentence, small_table
+    _, comparison, one_seed = five_seeds
+    made = gain_and_price(comparison)
+    for k in (1, 256):
+        for method in ('grpo', 'positive'):
+            change = comparison.estimate(method, 'base', ks=[k])
+            row = made.loc[method, k]
+            assert row['value'] == pytest.approx(comparison.estimate(method, ks=[k]).mean[0]) and row['change'] == pytest.approx(change.mean[0]) and row['low'] == change.low[0]
+    said = in_one_sentence(comparison)
+    assert f"{made.loc['base', (256, 'value')]:.0%} before" in said and 'one try' in said and '256 tries' in said and len(said) < 160
+    table = small_table(one_seed)
+    assert 'no verdict' not in table and table.count('<tr') == 6 and all(len(cell) < 18 for cell in re.findall(r'<td>(.*?)</td>', table))
+    top = PAGE[:PAGE.index('<details>')]
+    assert 'white-space:nowrap' in top and top.index('{{ sentence }}') < top.index('{{ picture }}{{ table }}') < top.index('One seed is no verdict')
+
+
+def test_one_seed_is_said_once(five_seeds):
+    from rl4llm.app.demonstration import PAGE, page_parts
+    parts = page_parts(five_seeds[2])
+    assert PAGE.count('One seed is no verdict') == 1 and not any('no verdict' in part for part in parts.values())
+
+
+def test_the_picture_of_gain_and_price_names_what_it_shows(five_seeds):
+    import matplotlib.pyplot as plt
+    from rl4llm.app.demonstration import plot_gain_and_price
+    figure = plot_gain_and_price(five_seeds[1])
+    left, right = figure.axes
+    assert 'one try' in left.get_xlabel() and '256 tries' in right.get_xlabel() and [t.get_text() for t in left.get_yticklabels()][0] == 'base'
+    figure.canvas.draw()
+    for ax in figure.axes:
+        boxes = [t.get_window_extent() for t in ax.get_xticklabels() if t.get_text()]
+        assert not any(a.overlaps(b) for a, b in zip(boxes, boxes[1:]))
+    plt.close(figure)
+
+
+def test_ticks_of_k_do_not_touch():
+    import matplotlib.pyplot as plt
+    from rl4llm.analysis.plots import plot_pass_at_k
+    ks = [2**i for i in range(9)]
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3))
+    for ax in axes: plot_pass_at_k({'base': [k/256 for k in ks]}, ks, ax=ax)
+    figure.canvas.draw()
+    boxes = [t.get_window_extent() for t in axes[0].get_xticklabels() if t.get_text()]
+    assert len(boxes) >= 4 and not any(a.overlaps(b) for a, b in zip(boxes, boxes[1:]))
+    plt.close(figure)
