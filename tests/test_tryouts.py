@@ -35,6 +35,8 @@ def test_every_showing_says_that_it_is_no_comparison():
     table = tryout_table()
     for shown in (repr(table), table._repr_html_(), repr(table.head(3))):
         assert caption() in shown and 'not that its idea helps' in shown
+    page = table._repr_html_()
+    assert WHY_NOT['grpo_passk'] in page and '&nbsp;[' in page and ' [+' not in page.split('</p>')[1], 'sentences whole, intervals on one line'
     assert not any('improve' in str(word) for word in table['result'])
 
 
