@@ -58,6 +58,7 @@ def test_the_parents_run_is_no_evidence_for_the_child():
     record = dict(before=[1] * 20, after=[5] * 20, samples=10, entropy=[.5, .4], reward=[.1, .5], lr=1e-4)
     records = {'grpo': record, 'dr_grpo': dict(record), 'rloo': record | dict(entropy=[.5, .3])}
     assert recipe('dr_grpo').parent == 'grpo' and not acts('dr_grpo', records) and acts('grpo', records) and not acts('gspo', records)
+    assert not acts('rloo', {'rloo': record | dict(entropy=[.5, .4 + 1e-8]), recipe('rloo').parent: record})
     assert tryout_table(records).loc['dr_grpo', 'result'] == 'the same run as its parent'
 
 
