@@ -53,6 +53,7 @@ notebooks: .venv/.installed ## execute notebooks and store their outputs: make n
 	nbdev-export && python nbs/_stubs.py
 	find $(NB) -name '*.ipynb' -not -path '*/[_.]*' -print0 | sort -z | xargs -0 jupyter nbconvert --to notebook --execute --inplace \
 	  --ExecutePreprocessor.timeout=3600 --ExecutePreprocessor.record_timing=False
+	find $(NB) -name '*.ipynb' -not -path '*/[_.]*' -print0 | xargs -0 python nbs/_pictures.py
 	for nb in $(NB); do nbdev-clean --fname $$nb; done
 
 stubs: .venv/.installed ## write rl4llm/ from the notebooks, and the stubs that tell editors its names

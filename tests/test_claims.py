@@ -131,6 +131,44 @@ def test_atlas_holds_every_paper_once_and_finds_what_is_built():
         assert all(notebook_of(f"rl4llm.{c.rsplit('.', 1)[0]}") for c in components_of(seed))
 
 
+def test_a_name_makes_no_row_built():
+    "`add_recipe` with a paper's number, a copy of the parent, and a row that is known to lack something."
+    import rl4llm.atlas.catalogue as module
+    from rl4llm.core.registry import add_recipe
+    from rl4llm.studies.tryouts import stored_tryouts
+    row = next(r for r in papers().itertuples() if r.Index == 49)
+    add_recipe('only_a_name', 'grpo', paper=49, summary='a name')
+    try:
+        assert recipes_of(49) == ['only_a_name'] and table().loc[49, 'status'] == 'not built yet'
+        copied = stored_tryouts() | {'only_a_name': dict(stored_tryouts()['grpo'], recipe='only_a_name')}
+        assert module.status_of(row, [], ['only_a_name'], copied) == 'not built yet'
+        acting = copied | {'only_a_name': dict(copied['only_a_name'], entropy=[.3, .1])}
+        assert module.status_of(row, [], ['only_a_name'], acting) == 'built'
+        assert module.status_of(row, ['advantages.x.y'], ['only_a_name'], copied).startswith('partly built')
+    finally: del RECIPES['only_a_name']
+
+
+def test_what_is_built_was_at_work_or_is_a_measure():
+    from rl4llm.atlas.catalogue import ALSO, PARTLY
+    from rl4llm.studies.tryouts import acts
+    made = table()
+    assert {18, 23, 115, 124, 187, 197, 208, 228} <= set(PARTLY)
+    for seed in PARTLY: assert made.loc[seed, 'status'] == f'partly built: {PARTLY[seed]}' and components_of(seed), seed
+    for seed in made.index[made['status'] == 'built']:
+        assert any(map(acts, recipes_of(seed))) or (not recipes_of(seed) and set(components_of(seed)) <= set(ALSO[seed])), seed
+
+
+def test_every_paper_that_something_belongs_to_is_cited_by_name():
+    from rl4llm.atlas.catalogue import ALSO
+    from rl4llm.core.citations import cited, paper_rows
+    from rl4llm.core.registry import STAGES
+    named = {x.paper for x in (*STAGES.values(), *RECIPES.values(), *CLAIMS.values())} | set(ALSO)
+    for seed in named - {None}:
+        row = paper_rows()[seed]
+        assert row['authors'] and 1990 < int(row['year']) < 2030 and 2 < len(row['short']) < 60, f'papers.csv: authors, year, short title of {seed}'
+        assert cited(seed) == f"{row['authors']} {row['year']}, {row['short']} [{seed}]"
+
+
 @pytest.mark.slow
 def test_a_new_seed_lands_in_the_prediction_interval():
     "The stored on-policy PSR runs predict pass@256 on the harder problems of a seed that was never run."

@@ -1,6 +1,7 @@
 """The command line: it teaches, it works, and it answers mistakes in one sentence."""
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,63 @@ def test_recipes_are_listed_and_shown():
     assert 'nbs/advantages/01_group_relative.ipynb' in shown
 
 
+def test_a_recipe_page_says_where_all_of_it_is():
+    "Paper by name, formula lines, file, notebook, full-scale file, tryout with the placebo."
+    shown = rl4llm('recipes', 'gui_g1').stdout
+    for words in ('Zhou et al. 2025, GUI-G1', 'Reward minus group mean, times 1 - success rate', 'nbs/advantages/13_difficulty_weights.ipynb',
+                  'rl4llm/assets/scale/gui_g1.yaml', 'one seed', 'over its placebo gui_g1_shuffled'): assert words in shown, words
+
+
+BARE = re.compile(r'\b(?:paper|seed) \d{1,3}\b')
+
+
+@pytest.mark.parametrize('args', [['recipes', 'univg'], ['recipes', 'spurious'], ['atlas'], ['atlas', '--family', 'rewards'], ['claims', 'list'], ['claims', 'table'], ['claims', 'show', 'psr_narrows'], ['recipes']])
+def test_no_output_cites_a_paper_by_its_number_alone(args):
+    from typer.testing import CliRunner
+    from rl4llm.app.cli import app
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 0 and not BARE.search(done.output), BARE.search(done.output)
+
+
+def test_the_atlas_opens_with_a_summary_and_what_is_built():
+    from typer.testing import CliRunner
+    from rl4llm.app.cli import app
+    from rl4llm.atlas.catalogue import table
+    lines = CliRunner().invoke(app, ['atlas']).output.splitlines()
+    counts = table()['status'].str.split(':').str[0].value_counts()
+    assert all(f'{n} {status}' in lines[0] for status, n in counts.items()) and lines[2].strip().startswith('built: ')
+    assert sum(line.startswith('    built') for line in lines) == counts['built'] and not any('not built yet' in line for line in lines[1:-1])
+    assert 'partly built' in CliRunner().invoke(app, ['atlas', '--status', 'partly built']).output
+
+
+def test_one_tryout_is_shown_alone():
+    from typer.testing import CliRunner
+    from rl4llm.app.cli import app
+    shown = CliRunner().invoke(app, ['tryout', 'rloo', '--show']).output
+    assert 'not that its idea helps' in shown and [line.split()[0] for line in shown.splitlines()[-1:]] == ['rloo'] and 'grpo' not in shown
+
+
+@pytest.mark.parametrize('wrong, args', [('epoch', ['train', 'grpo', '--set', 'epoch=3']), ('zzz', ['train', 'grpo', '--set', 'zzz=3']), ('xyzzy', ['train', 'xyzzy'])])
+def test_three_nearest_names(wrong, args, capsys):
+    from rl4llm.app.cli import main
+    with pytest.raises(SystemExit): main(args)
+    assert capsys.readouterr().err.split('did you mean ')[1].count(',') == 2
+
+
+def test_an_unknown_attribute_names_the_three_nearest():
+    import rl4llm.advantages
+    for package, wrong in ((rl4llm, 'recip'), (rl4llm, 'xyzzy'), (rl4llm.advantages, 'leave_one')):
+        with pytest.raises(AttributeError) as told: getattr(package, wrong)
+        assert str(told.value).split('Did you mean ')[1].count(',') == 2
+
+
+def test_a_star_import_brings_the_short_list_and_the_package_says_what_it_is():
+    import rl4llm
+    brought = {}
+    exec('from rl4llm import *', brought)
+    assert set(rl4llm.PUBLIC) <= set(brought) and len(rl4llm.PUBLIC) >= 40 and 'language models' in rl4llm.__doc__
+
+
 def test_a_part_of_ones_own_has_no_notebook():
     from rl4llm.app.cli import recipe_page
     from rl4llm.core.registry import recipe
@@ -115,3 +173,61 @@ def test_the_demo_runs_dry_under_every_preset(tmp_path, preset):
     assert 'One seed is no verdict' in done.stdout and 'weighted_reinforce' in done.stdout
     page = (tmp_path / 'runs/demo/report.html').read_text()
     assert page.count('<img') >= 2 and (tmp_path / 'runs/demo/pass_at_k.png').exists()
+
+
+# -- the demo's page
+
+@pytest.fixture(scope='module')
+def five_seeds():
+    from rl4llm.studies.comparison import compare
+    from rl4llm.studies.study import load_study, study_runs
+    runs = study_runs(load_study('negative_reinforcement'), 'on-policy', level='hard')
+    return runs, compare(runs, ks=(1, 256)), compare([run for run in runs if run.seed == 0], ks=(1, 256))
+
+
+def test_the_first_screen_of_the_demo_says_two_numbers_for_each_method(five_seeds):
+    from rl4llm.app.demonstration import PAGE, gain_and_price, in_one_sentence, small_table
+    _, comparison, one_seed = five_seeds
+    made = gain_and_price(comparison)
+    for k in (1, 256):
+        for method in ('grpo', 'positive'):
+            change = comparison.estimate(method, 'base', ks=[k])
+            row = made.loc[method, k]
+            assert row['value'] == pytest.approx(comparison.estimate(method, ks=[k]).mean[0]) and row['change'] == pytest.approx(change.mean[0]) and row['low'] == change.low[0]
+    said = in_one_sentence(comparison)
+    assert f"{made.loc['base', (256, 'value')]:.0%} before" in said and 'one try' in said and '256 tries' in said and len(said) < 160
+    table = small_table(one_seed)
+    assert 'no verdict' not in table and table.count('<tr') == 6 and all(len(cell) < 18 for cell in re.findall(r'<td>(.*?)</td>', table))
+    top = PAGE[:PAGE.index('<details>')]
+    assert 'white-space:nowrap' in top and top.index('{{ sentence }}') < top.index('{{ picture }}{{ table }}') < top.index('One seed is no verdict')
+
+
+def test_one_seed_is_said_once(five_seeds):
+    from rl4llm.app.demonstration import PAGE, page_parts
+    parts = page_parts(five_seeds[2])
+    assert PAGE.count('One seed is no verdict') == 1 and not any('no verdict' in part for part in parts.values())
+
+
+def test_the_picture_of_gain_and_price_names_what_it_shows(five_seeds):
+    import matplotlib.pyplot as plt
+    from rl4llm.app.demonstration import plot_gain_and_price
+    figure = plot_gain_and_price(five_seeds[1])
+    left, right = figure.axes
+    assert 'one try' in left.get_xlabel() and '256 tries' in right.get_xlabel() and [t.get_text() for t in left.get_yticklabels()][0] == 'base'
+    figure.canvas.draw()
+    for ax in figure.axes:
+        boxes = [t.get_window_extent() for t in ax.get_xticklabels() if t.get_text()]
+        assert not any(a.overlaps(b) for a, b in zip(boxes, boxes[1:]))
+    plt.close(figure)
+
+
+def test_ticks_of_k_do_not_touch():
+    import matplotlib.pyplot as plt
+    from rl4llm.analysis.plots import plot_pass_at_k
+    ks = [2**i for i in range(9)]
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3))
+    for ax in axes: plot_pass_at_k({'base': [k/256 for k in ks]}, ks, ax=ax)
+    figure.canvas.draw()
+    boxes = [t.get_window_extent() for t in axes[0].get_xticklabels() if t.get_text()]
+    assert len(boxes) >= 4 and not any(a.overlaps(b) for a, b in zip(boxes, boxes[1:]))
+    plt.close(figure)

@@ -153,3 +153,66 @@ def test_public_things_have_a_docstring(path):
 def test_the_median_function_is_short():
     lines = sorted(body_lines(n) for path in PACKAGE for _, n in functions(path))
     assert lines[len(lines)//2] <= 8
+
+
+# -- papers and pictures
+
+CITED = re.compile(r'\b(paper|seed) (\d{1,3})\b(?! of \d| step)')
+
+
+def title_words(number):
+    "Long words of a paper's title and of its short title and name, in small letters."
+    from rl4llm.core.citations import paper_rows
+    row = paper_rows()[number]
+    return {w.lower() for w in re.findall(r'[A-Za-z0-9]{3,}', f"{row['title']} {row['short']} {row['component']}")} - {'the', 'and', 'for', 'with', 'reinforcement', 'learning', 'language', 'models'}
+
+
+def bare_citations(text):
+    "Papers that a paragraph names by number without two words of their title, or calls seeds."
+    from rl4llm.core.citations import paper_rows
+    found = []
+    for paragraph in text.split('\n'):
+        words = set(re.findall(r'[a-z0-9]{3,}', paragraph.lower()))
+        for kind, number in CITED.findall(paragraph):
+            if kind == 'seed' and int(number) < 10: continue
+            if kind == 'seed' or int(number) not in paper_rows() or len(words & title_words(int(number))) < 2: found.append(f'{kind} {number}')
+    return found
+
+
+def test_bare_citations_are_found():
+    assert bare_citations('as in paper 175, and seed 109 says so') == ['paper 175', 'seed 109']
+    assert not bare_citations('*Exploration v.s. exploitation* (paper 175), trained with seed 3')
+
+
+@every_notebook
+def test_papers_are_cited_by_name(path):
+    prose = [c.source for c in notebook(path).cells if c.cell_type == 'markdown']
+    tables = [''.join(o.get('data', {}).get('text/plain', o.get('text', ''))) for c in code_cells(path) for o in c.outputs]
+    strings = [d for c in code_cells(path) for n in ast.walk(ast.Module(statements(c) or [], [])) if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and (d := ast.get_docstring(n))]
+    assert not (bare := [b for text in prose + strings for b in bare_citations(text)]), f'{bare}: name the paper, `cited` says how'
+    assert not re.search(r'\bpaper \d{1,3}\b(?! of the atlas)', '\n'.join(tables)), 'an output cites a paper by its number alone'
+
+
+@every_notebook
+def test_is_of_a_sensible_size(path):
+    assert path.stat().st_size < 500_000, f'{path.stat().st_size/1e3:.0f} kB: fewer or smaller pictures, or python nbs/_pictures.py {path.relative_to(TOP)}'
+
+
+def test_pictures_are_made_small_without_a_change_to_the_eye():
+    import importlib.util, io, sys
+    import numpy as np
+    from PIL import Image
+    spec = importlib.util.spec_from_file_location('pictures', TOP/'nbs'/'_pictures.py')
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    import matplotlib.pyplot as plt
+    figure, ax = plt.subplots()
+    for i, colour in enumerate(('#E69F00', '#56B4E9', '#009E73', '#D55E00', '#CC79A7', '#0072B2')): ax.text(.1, i/6, 'words in many letters, so that it is large', color=colour)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format='png')
+    plt.close(figure)
+    small = made.smaller(buffer.getvalue())
+    assert len(small) < 0.7*len(buffer.getvalue())
+    before, after = (np.asarray(Image.open(io.BytesIO(data)).convert('RGB'), int) for data in (buffer.getvalue(), small))
+    changed = np.abs(before - after)
+    assert before.shape == after.shape and changed.max() < 100 and changed.mean() < 0.2 and (changed.sum(-1) > 0).mean() < 0.02, (changed.max(), changed.mean())

@@ -1,5 +1,5 @@
 "Widgets and traces without a browser: what is drawn, that a moved knob draws anew, that a plain page has a still form, that a bad file is refused."
-import json, pickle, subprocess, sys, time
+import json, pickle, re, subprocess, sys, time
 from pathlib import Path
 import numpy as np, pytest, torch
 from rl4llm.analysis.traces import keep_statistics, load_rollouts, replay, save_rollouts, trace_tensors, trace_words
@@ -256,3 +256,49 @@ def test_a_dashboard_in_a_plain_call(small_policy, easy, lively):
     board = Dashboard().pause()
     run = train(small_policy, easy, lively, steps=2, callbacks=[board])
     assert board.status == 'finished' and len(board.rows) == 2 and 'data:image/png' in dashboard_html(run, board.rows)
+
+
+# -- pages that can be read
+
+@pytest.mark.parametrize('part', ['all', 'some'])
+def test_answers_without_a_reward_show_no_nan(rollouts, part):
+    "Rows that were never scored: a dash, one sentence, and no colour that needs a reward."
+    rollouts.rewards[:] = float('nan') if part == 'all' else rollouts.rewards
+    rollouts.rewards[0] = float('nan')
+    panel = microscope(rollouts)
+    page = panel.html + panel._repr_html_()
+    assert 'nan' not in page.lower().replace('advantage', '') and '>-<' in page
+    assert ('have no rewards' in page) == (part == 'all') and ('loss weight' in panel.controls['colour'].options) == (part == 'some')
+
+
+def test_a_long_table_of_papers_scrolls_in_its_box():
+    for page in (atlas_explorer(status='all').html, atlas_explorer()._repr_html_()):
+        tables, boxes = page.count('<table'), len(re.findall(r'<div style="[^"]*max-height:(\d+)px[^"]*overflow:auto', page))
+        assert tables and tables == boxes
+    assert 'Zhu et al. 2025' in atlas_explorer(family='advantages').html
+
+
+@pytest.mark.parametrize('steps', [1, 2, 5, 40])
+def test_a_mean_through_the_dots_does_not_lag(steps):
+    "On a straight line a trailing mean lies below every dot; this one goes through all."
+    from rl4llm.training.callbacks import centred_mean
+    line = np.arange(steps)*0.5
+    assert np.allclose(centred_mean(line), line)
+    noisy = np.random.default_rng(0).normal(size=200)
+    assert centred_mean(noisy).std() < 0.5*noisy.std() and np.isfinite(centred_mean([1, np.nan, 3])).all()
+
+
+def test_curves_of_a_run_follow_their_dots():
+    import matplotlib.pyplot as plt, pandas as pd
+    from types import SimpleNamespace
+    from rl4llm.training.callbacks import plot_metrics
+    from rl4llm.widgets.dashboard import draw_curve
+    table = pd.DataFrame(dict(step=range(30), reward=np.arange(30)/30))
+    figure = plot_metrics(SimpleNamespace(metrics=table, config=dict(steps=30)), ['reward'])
+    own, ax = plt.subplots()
+    draw_curve(ax, table['step'], table['reward'], 'k')
+    for axes in (figure.axes[0], ax):
+        dots, mean = (line.get_ydata() for line in axes.lines)
+        assert np.allclose(dots, mean)
+    plt.close(figure)
+    plt.close(own)

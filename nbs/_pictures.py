@@ -1,0 +1,43 @@
+"Makes stored pictures small: `python nbs/_pictures.py NOTEBOOK...` gives large PNG outputs a palette."
+import base64, io, sys
+from pathlib import Path
+import nbformat
+import numpy as np
+from PIL import Image
+
+LARGE = 40_000          # bytes of a PNG that is worth the work
+MOST = 4000             # colours of a drawing; a photograph has more, and stays as it is
+
+
+def smaller(data):
+    "The PNG `data` with a palette of its most frequent colours; the others become the nearest of these."
+    pixels = np.asarray(Image.open(io.BytesIO(data)).convert('RGB'))
+    colours, which, counts = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True)
+    if len(colours) > MOST: return data
+    palette = colours[np.argsort(-counts)[:256]].astype(int)
+    apart = np.abs(colours[:, None].astype(int) - palette).sum(-1)
+    indexed = Image.fromarray(apart.argmin(1)[which.ravel()].reshape(pixels.shape[:2]).astype(np.uint8))
+    indexed.putpalette(palette.astype(np.uint8).tobytes())
+    out = io.BytesIO()
+    indexed.save(out, 'PNG', optimize=True)
+    return min(out.getvalue(), data, key=len)
+
+
+def shrink(path):
+    "Store the large pictures of a notebook anew; returns the bytes saved."
+    nb = nbformat.read(path, 4)
+    before = Path(path).stat().st_size
+    found = False
+    for output in (o for c in nb.cells for o in c.get('outputs', [])):
+        text = output.get('data', {}).get('image/png')
+        if text is None or len(text) < LARGE: continue
+        output['data']['image/png'] = base64.b64encode(smaller(base64.b64decode(text))).decode()
+        found = True
+    if found: nbformat.write(nb, path)
+    return before - Path(path).stat().st_size
+
+
+if __name__ == '__main__':
+    for path in sys.argv[1:]:
+        saved = shrink(path)
+        if saved > 1000: print(f'{path}: {saved/1e3:.0f} kB saved')
