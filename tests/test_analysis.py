@@ -17,7 +17,7 @@ from rl4llm.analysis.entropy import answer_entropy, distinct_solutions, entropy_
 from rl4llm.analysis.passk import Band, bootstrap_band, bootstrap_means, crossing_band, crossing_point, ks_up_to, log_miss, pass_at_k, pass_at_k_error, pass_at_k_variance, true_pass_at_k, true_pass_at_k_variance
 from rl4llm.analysis.plots import OKABE_ITO, label_lines, method_look, plot_by_position, plot_difference, plot_entropy, plot_pass_at_k, plot_training, spread, style
 from rl4llm.analysis.voting import avg_at_k, best_of_k, maj_at_k
-from rl4llm.studies.comparison import compare, crossed_interval, hierarchical_interval, holm, reached_step
+from rl4llm.studies.comparison import compare, crossed_interval, half_width, hierarchical_interval, holm, p_value, progress_share, reached_step
 
 
 @pytest.fixture(autouse=True)
@@ -490,10 +490,33 @@ def test_equal_reward():
     reached = reached_step(runs[0].metrics, .35)
     c = compare(runs, at_reward=.35)
     assert c.missing == ('rloo (seed 0)',) and c.steps['reached'][0] == reached and 'never reached it: rloo (seed 0)' in repr(c)
-    assert c.steps['evaluated'].tolist() == [20, 20] and np.array_equal(c.counts['grpo'][1][0], runs[0].evaluations[20].num_correct)
+    assert c.steps['evaluated'].tolist() == [20, 20] and c.steps['later'].tolist() == [30 if r > 20 else 20 for r in c.steps['reached']]
+    for seed, (run, row) in enumerate(zip(runs, c.steps.itertuples())):           # read between the two evaluations, problem by problem
+        ends = [run.evaluations[step].num_correct / run.evaluations[step].num_samples for step in (row.evaluated, row.later)]
+        assert 0 <= row.share < 1 and np.allclose(c.values('grpo', [1])[seed, :, 0], (1 - row.share) * ends[0] + row.share * ends[1])
+    cut = altered(runs[1], evaluations={step: e for step, e in runs[1].evaluations.items() if step < c.steps['reached'][1]})
+    assert compare([runs[0], cut], at_reward=.35).missing == ('grpo (seed 1), not evaluated around it',)
     assert compare(runs, at_reward=.25).steps.set_index('method').loc['rloo', 'reached'] > 12
     with pytest.raises(ValueError, match='none reaches a training accuracy of 0.9'): compare(runs, at_reward=.9)
     with pytest.raises(ValueError, match='no column'): compare(runs, at_reward=.3, metric='acc')
+
+
+@pytest.mark.parametrize('values, steps, share', [([0, 1, 2, 3, 4], (0, 1, 4), .25), ([0, 2, 2, 2, 4], (0, 1, 4), .5), ([0, 3, 1, 2, 4], (0, 1, 4), .5), ([1, 1, 1, 1, 1], (0, 1, 4), .25), ([4, 3, 2, 1, 0], (0, 3, 4), .75), ([0, 1, 2, 3, 4], (2, 2, 2), 0)])
+def test_progress_between_two_evaluations_by_hand(values, steps, share):
+    "Of the fit that never falls: 3, 1, 2 become 2, 2, 2; a metric that stands still or falls says nothing, and steps count."
+    assert progress_share(pd.DataFrame(dict(step=range(5), x=np.array(values, float))), 'x', steps) == pytest.approx(share)
+
+
+@pytest.mark.parametrize('gap', [5, 10, 30])
+def test_at_equal_reward_pass_at_1_is_the_same_however_rare_the_evaluations(gap):
+    "Accuracy is pass@1 here: read at an accuracy of 0.5, each run has a pass@1 of 0.5, fast or slow."
+    def run(seed, pace):
+        step = np.arange(1, 61)
+        p = lambda s: .2 + .6 * (1 - np.exp(-np.asarray(s) / pace))
+        e = {s: made_up_evaluation(np.full(40, p(s)), step=s, n=1000, counts=np.full(40, round(1000 * p(s)))) for s in range(0, 61, gap)}
+        return made_up_run(f'pace {pace}', seed, evaluations=e, base=e[0], final=e[60], metrics=pd.DataFrame(dict(step=step, accuracy=p(step))))
+    c = compare([run(0, 15), run(0, 40)], at_reward=.5, smooth=1)
+    assert [c.values(m, [1]).mean() for m in ('pace 15', 'pace 40')] == pytest.approx([.5, .5], abs=.03)
 
 
 def test_reached_step():
