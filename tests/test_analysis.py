@@ -17,7 +17,7 @@ from rl4llm.analysis.entropy import answer_entropy, distinct_solutions, entropy_
 from rl4llm.analysis.passk import Band, bootstrap_band, bootstrap_means, crossing_band, crossing_point, ks_up_to, log_miss, pass_at_k, pass_at_k_error, pass_at_k_variance, true_pass_at_k, true_pass_at_k_variance
 from rl4llm.analysis.plots import OKABE_ITO, label_lines, method_look, plot_by_position, plot_difference, plot_entropy, plot_pass_at_k, plot_training, spread, style
 from rl4llm.analysis.voting import avg_at_k, best_of_k, maj_at_k
-from rl4llm.studies.comparison import compare, crossed_interval, hierarchical_interval, holm, reached_step
+from rl4llm.studies.comparison import compare, crossed_interval, half_width, hierarchical_interval, holm, p_value, progress_share, reached_step
 
 
 @pytest.fixture(autouse=True)
@@ -351,6 +351,88 @@ def test_crossed_interval_reduces_to_t():
     assert crossed_interval(y, x).p[0] == pytest.approx(stats.ttest_rel(y[:, 0], x[:, 0]).pvalue, abs=1e-10)
 
 
+def by_hand(a, b=None, level=.95):
+    "Mean and half-width over seeds and problems, written out as in the text."
+    upper = lambda df: stats.t.ppf(.5 + level / 2, df)
+    gap = a.mean(0) - (0 if b is None else b.mean(0))
+    square = upper(a.shape[1] - 1)**2 * gap.var(ddof=1) / a.shape[1]
+    for arm in (a,) if b is None else (a, b):
+        if len(arm) > 1: square += upper(len(arm) - 1)**2 * arm.mean(1).var(ddof=1) / len(arm)
+    return gap.mean(), np.sqrt(square)
+
+
+def agrees_with_hand(function=crossed_interval):
+    "Whether an interval over seeds and problems is the one written out: one arm and two, several sizes and levels."
+    rng = np.random.default_rng(3)
+    for seeds, others, problems, level in ((2, 5, 3, .95), (5, 3, 12, .9), (3, 3, 40, .99), (1, 4, 7, .95)):
+        a, b = rng.normal(.1, .3, size=(seeds, problems)), rng.normal(0, .2, size=(others, problems))
+        for minus in (None, b):
+            found = function(a[..., None], None if minus is None else minus[..., None], level=level)
+            mean, half = by_hand(a, minus, level)
+            if not np.allclose([found.mean[0], found.low[0], found.high[0]], [mean, mean - half, mean + half], atol=1e-9): return False
+            if not np.isclose(by_hand(a, minus, 1 - found.p[0])[1], abs(mean), rtol=1e-4): return False
+    return True
+
+
+def with_fault(function, old, new):
+    "The function with a change in its text; what it calls in its module is looked up first in the changed one."
+    import inspect, textwrap
+    text = textwrap.dedent(inspect.getsource(function))
+    assert text.count(old) == 1, (function.__name__, old)
+    space = dict(function.__globals__)
+    exec('from __future__ import annotations\n' + text.replace(old, new), space)
+    return space[function.__name__]
+
+
+def test_the_interval_is_the_one_written_out(): assert agrees_with_hand()
+
+
+@pytest.mark.parametrize('part, old, new', [
+    ('_variances', 'per_problem.var(0, ddof=1) / problems', 'per_problem.var(0, ddof=0) / problems'), ('_variances', 'per_problem.var(0, ddof=1) / problems', 'per_problem.var(0, ddof=1)'),
+    ('_variances', 'per_seed.var(0, ddof=1) / seeds', 'per_seed.var(0) / seeds'), ('_variances', 'per_seed.var(0, ddof=1) / seeds, seeds - 1', 'per_seed.var(0, ddof=1) / seeds, seeds'),
+    ('_variances', 'problems, problems - 1', 'problems, problems'), ('_variances', 'per_problem - arms[1].mean(0)', 'per_problem + arms[1].mean(0)'), ('_variances', 'for arm in arms:', 'for arm in arms[:1]:'),
+    ('_variances', 'per_seed = arm.mean(1)', 'per_seed = arm.mean(0)'), ('_variances', 'if seeds > 1:', 'if seeds > 2:'), ('half_width', '0.5 + level / 2', 'level'), ('half_width', 'level / 2)**2 * variance', 'level / 2) * variance'),
+    ('half_width', 'stdtrit(df, 0.5 + level / 2)', '1.96'), ('half_width', 'np.sqrt(sum(squares))', 'sum(np.sqrt(s) for s in squares)'), ('half_width', 'np.sqrt(sum(squares))', 'np.sqrt(max(squares))'),
+    ('p_value', 'return 1 - low', 'return (1 - low) / 2'), ('p_value', 'np.where(covers, low, middle)', 'np.where(covers, middle, low)'),
+    ('crossed_interval', 'mean - arms[1].mean((0, 1))', 'mean'), ('crossed_interval', 'half_width(parts, level)', 'half_width(parts, 0.95)')])
+def test_a_planted_fault_of_the_interval_is_found(part, old, new, monkeypatch):
+    from rl4llm.studies import comparison
+    faulty = with_fault(vars(comparison)[part], old, new)
+    monkeypatch.setitem(vars(comparison), part, faulty)
+    with np.errstate(all='ignore'): assert not agrees_with_hand(faulty if part == 'crossed_interval' else crossed_interval), f'{new} was not noticed'
+
+
+def bootstrap_is_right():
+    "Spread, levels, tails and seeds of the hierarchical bootstrap against what they are by definition."
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(.05, .2, size=(6, 40, 1)), rng.normal(0, .2, size=(4, 40, 1))
+    copies = np.subtract(*bootstrap_means(a, b, resamples=500, seed=3))[:, 0]
+    from rl4llm.studies.comparison import hierarchical_interval
+    found = hierarchical_interval(a, b, level=.9, resamples=500, seed=3)
+    tail = min((copies <= 0).sum(), (copies >= 0).sum())
+    want = [a.mean() - b.mean(), np.quantile(copies, .05), np.quantile(copies, .95), min(1, 2 * (tail + 1) / 501)]
+    return np.allclose([x[0] for x in found], want) and hierarchical_interval(a, b, resamples=500, seed=4).low != hierarchical_interval(a, b, resamples=500, seed=3).low
+
+
+def test_the_bootstrap_is_what_it_is_by_definition(): assert bootstrap_is_right()
+
+
+@pytest.mark.parametrize('old, new', [('seed=seed', 'seed=0'), ('resamples=resamples', 'resamples=200'), ('(1 - level) / 2', '1 - level'), ('[1, -1]', '[1, 1]'), ('2 * (tail + 1)', '(tail + 1)'), ('(copies <= 0)', '(copies >= 0)')])
+def test_a_planted_fault_of_the_bootstrap_is_found(old, new, monkeypatch):
+    from rl4llm.studies import comparison
+    monkeypatch.setattr(comparison, 'hierarchical_interval', with_fault(comparison.hierarchical_interval, old, new))
+    assert not bootstrap_is_right(), f'{new} was not noticed'
+
+
+def test_spread_of_bootstrap_copies_is_that_of_the_means():
+    "Problems and seeds both redrawn, crossed: the variance of a copy is the sum of the two parts (and their small product)."
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(4, 1, 1)) + rng.normal(size=(1, 50, 1)) * 2
+    copies = bootstrap_means(values, resamples=40_000, seed=1)[0, :, 0]
+    assert copies.var() == pytest.approx(values.mean(1).var() / 4 + values.mean(0).var() / 50, rel=.05)
+    assert np.array_equal(bootstrap_means(values, seed=5), bootstrap_means(values, seed=5)) and not np.array_equal(bootstrap_means(values, seed=5), bootstrap_means(values, seed=6))
+
+
 def test_p_value_agrees_with_interval():
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -490,10 +572,33 @@ def test_equal_reward():
     reached = reached_step(runs[0].metrics, .35)
     c = compare(runs, at_reward=.35)
     assert c.missing == ('rloo (seed 0)',) and c.steps['reached'][0] == reached and 'never reached it: rloo (seed 0)' in repr(c)
-    assert c.steps['evaluated'].tolist() == [20, 20] and np.array_equal(c.counts['grpo'][1][0], runs[0].evaluations[20].num_correct)
+    assert c.steps['evaluated'].tolist() == [20, 20] and c.steps['later'].tolist() == [30 if r > 20 else 20 for r in c.steps['reached']]
+    for seed, (run, row) in enumerate(zip(runs, c.steps.itertuples())):           # read between the two evaluations, problem by problem
+        ends = [run.evaluations[step].num_correct / run.evaluations[step].num_samples for step in (row.evaluated, row.later)]
+        assert 0 <= row.share < 1 and np.allclose(c.values('grpo', [1])[seed, :, 0], (1 - row.share) * ends[0] + row.share * ends[1])
+    cut = altered(runs[1], evaluations={step: e for step, e in runs[1].evaluations.items() if step < c.steps['reached'][1]})
+    assert compare([runs[0], cut], at_reward=.35).missing == ('grpo (seed 1), not evaluated around it',)
     assert compare(runs, at_reward=.25).steps.set_index('method').loc['rloo', 'reached'] > 12
     with pytest.raises(ValueError, match='none reaches a training accuracy of 0.9'): compare(runs, at_reward=.9)
     with pytest.raises(ValueError, match='no column'): compare(runs, at_reward=.3, metric='acc')
+
+
+@pytest.mark.parametrize('values, steps, share', [([0, 1, 2, 3, 4], (0, 1, 4), .25), ([0, 2, 2, 2, 4], (0, 1, 4), .5), ([0, 3, 1, 2, 4], (0, 1, 4), .5), ([1, 1, 1, 1, 1], (0, 1, 4), .25), ([4, 3, 2, 1, 0], (0, 3, 4), .75), ([0, 1, 2, 3, 4], (2, 2, 2), 0)])
+def test_progress_between_two_evaluations_by_hand(values, steps, share):
+    "Of the fit that never falls: 3, 1, 2 become 2, 2, 2; a metric that stands still or falls says nothing, and steps count."
+    assert progress_share(pd.DataFrame(dict(step=range(5), x=np.array(values, float))), 'x', steps) == pytest.approx(share)
+
+
+@pytest.mark.parametrize('gap', [5, 10, 30])
+def test_at_equal_reward_pass_at_1_is_the_same_however_rare_the_evaluations(gap):
+    "Accuracy is pass@1 here: read at an accuracy of 0.5, each run has a pass@1 of 0.5, fast or slow."
+    def run(seed, pace):
+        step = np.arange(1, 61)
+        p = lambda s: .2 + .6 * (1 - np.exp(-np.asarray(s) / pace))
+        e = {s: made_up_evaluation(np.full(40, p(s)), step=s, n=1000, counts=np.full(40, round(1000 * p(s)))) for s in range(0, 61, gap)}
+        return made_up_run(f'pace {pace}', seed, evaluations=e, base=e[0], final=e[60], metrics=pd.DataFrame(dict(step=step, accuracy=p(step))))
+    c = compare([run(0, 15), run(0, 40)], at_reward=.5, smooth=1)
+    assert [c.values(m, [1]).mean() for m in ('pace 15', 'pace 40')] == pytest.approx([.5, .5], abs=.03)
 
 
 def test_reached_step():

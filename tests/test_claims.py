@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from typer.testing import CliRunner
-from rl4llm.atlas.claims import CLAIMS, VERDICTS, Part, add_claim, arm_of, claim_named, claim_rows, claim_table, claim_verdict, claims_table, equal_progress, metric_at, paired_seeds, part_verdict, read_claim, study_arms
+from rl4llm.atlas.claims import CLAIMS, VERDICTS, Part, add_claim, arm_of, claim_named, claim_rows, claim_table, claim_verdict, claims_table, equal_progress, metric_at, paired_seeds, part_verdict, read_claim, study_arms, token_ratio
 from rl4llm.atlas.catalogue import components_of, coverage, papers, parts_of, recipes_of, table
 from rl4llm.app.cli import app
 from rl4llm.core.policy import ASSETS
@@ -47,6 +47,68 @@ def test_verdict_is_one_of_the_words_and_no_result_is_stale(claim):
     ('not higher', dict(difference=-.2, low=-.3, high=-.1, p_holm=.001, seeds=5), 'holds'), ('not higher', dict(difference=.2, low=.1, high=.3, p_holm=.001, seeds=5), 'fails'),
     ('not higher', dict(difference=.05, low=-.1, high=.2, p_holm=.6, seeds=5), 'not shown')])
 def test_rule(predicted, row, want): assert part_verdict(Part(arm='a/b', minus='base', metric='pass@1', predicted=predicted), row) == want
+
+
+@pytest.mark.parametrize('p_values, corrected, verdicts', [
+    ([.02, .03, .04], [.06, .06, .06], ['not shown'] * 3),                       # 3 x .02, then never less
+    ([.04, .001, .02], [.04, .003, .04], ['holds'] * 3),                         # 1 x .04, 3 x .001, 2 x .02
+    ([.03, .01, .2], [.06, .03, .2], ['not shown', 'holds', 'not shown'])])
+def test_p_values_of_a_claim_are_corrected_over_its_parts_by_hand(p_values, corrected, verdicts, monkeypatch):
+    "Without the correction all three parts with p < .05 would hold."
+    import rl4llm.atlas.claims as module
+    parts = tuple(Part(arm='on-policy/negative', minus='on-policy/positive', metric='pass@256', predicted='higher', margin=.01 * i) for i in range(len(p_values)))
+    claim = dataclasses.replace(claim_named('psr_narrows'), parts=parts)
+    rows = {part: dict(difference=.1, low=.05, high=.15, p=p, seeds=5) for part, p in zip(parts, p_values)}
+    monkeypatch.setattr(module, 'measured_part', lambda part, *args: rows[part])
+    made = claim_table(claim)
+    assert made['p_holm'].tolist() == pytest.approx(corrected) and made['verdict'].tolist() == verdicts and made['p'].tolist() == p_values
+
+
+def _runs_of(values: dict):
+    "Runs of 12 steps: entropy 9 at first, then for ten steps the value given for each arm and seed."
+    from types import SimpleNamespace
+    import pandas as pd
+    return [SimpleNamespace(config=dict(regime='r'), method=arm, seed=seed, metrics=pd.DataFrame(dict(step=range(12), entropy=[9., 9.] + [float(value)] * 10, reward=np.arange(12) / 12)))
+            for arm, by_seed in values.items() for seed, value in by_seed.items()]
+
+
+def test_training_metrics_are_paired_by_seed_by_hand():
+    "Differences 1, 2, 3, 4, 5: mean 3, variance 2.5 (n - 1), so t = 3 / sqrt(.5) with four degrees of freedom; the seed that one arm lacks is left out."
+    runs = _runs_of(dict(a={0: 11, 1: 22, 2: 33, 3: 44, 4: 55, 7: 99}, b={4: 50, 3: 40, 2: 30, 1: 20, 0: 10}))
+    row = paired_seeds(Part(arm='r/a', minus='r/b', metric='entropy', predicted='higher'), runs)
+    half = stats.t.ppf(.975, 4) * np.sqrt(2.5 / 5)
+    assert row['seeds'] == 5 and [row['difference'], row['low'], row['high']] == pytest.approx([3, 3 - half, 3 + half])
+    assert row['p'] == pytest.approx(2 * stats.t.sf(3 / np.sqrt(.5), 4))
+    one = paired_seeds(Part(arm='r/a', minus='r/b', metric='entropy', predicted='higher'), _runs_of(dict(a={0: 5}, b={0: 3})))
+    assert one['seeds'] == 1 and one['difference'] == 2 and np.isnan([one['low'], one['high'], one['p']]).all()
+
+
+def test_a_training_metric_is_the_mean_of_ten_steps():
+    run = _runs_of(dict(a={0: 1}))[0]
+    run.metrics['entropy'] = np.arange(12.)
+    assert metric_at(run, 'entropy') == np.arange(2., 12).mean() and np.isnan(metric_at(run, 'entropy', 2.))
+    assert metric_at(run, 'entropy', 6.5 / 12) == np.arange(1., 11).mean()       # rewards of steps 2 to 11 have this mean: read up to step 11
+
+
+def test_equal_progress_by_hand():
+    "Last-ten means of the arms: 6.5/12 for a, half of that for b; nine tenths of the lower one."
+    runs = _runs_of(dict(a={0: 1, 1: 1}, b={0: 1, 1: 1}))
+    for run in runs:
+        if run.method == 'b': run.metrics['reward'] /= 2
+    assert equal_progress(runs) == pytest.approx(.9 * 6.5 / 24) and equal_progress(runs, .5) == pytest.approx(.5 * 6.5 / 24)
+
+
+def test_tokens_are_counted_arm_for_arm():
+    runs = _runs_of(dict(a={0: 1, 1: 1}, b={0: 1}))
+    for run in runs: run.metrics['tokens'] = 3. if run.method == 'a' else 2.
+    part = Part(arm='r/a', minus='r/b', metric='entropy', predicted='higher')
+    assert token_ratio(part, runs) == 3 and np.isnan(token_ratio(dataclasses.replace(part, minus='start'), runs))
+
+
+@pytest.mark.parametrize('verdict, p, want', [(.049, 'holds', 'fails'), (.051, 'not shown', 'not shown')])
+def test_the_threshold_is_five_percent_of_the_corrected_p_value(verdict, p, want):
+    row = dict(difference=.1, low=.01, high=.2, p=.001, p_holm=verdict, seeds=5)
+    assert [part_verdict(Part(arm='a/b', minus='base', metric='pass@1', predicted=side), row) for side in ('higher', 'lower')] == [p, want]
 
 
 def test_a_claim_needs_parts_or_a_reason():

@@ -11,7 +11,7 @@ from rl4llm.core.policy import ASSETS, Policy
 from rl4llm.studies.comparison import compare
 from rl4llm.training.records import weights_hash
 from rl4llm.studies import study as studies
-from rl4llm.studies.study import STUDIES, Study, held_out, load_study, read_study, stale_runs, study_named, study_runs
+from rl4llm.studies.study import STUDIES, Study, held_out, final_jobs, job_file, job_key, load_study, read_study, repeated_jobs, stale_runs, study_named, study_of, study_runs, stored_jobs, with_repeats, without_repeats
 
 NAMES = [p.stem for p in sorted((ASSETS / 'studies').glob('*.json'))]
 TOP = Path(__file__).resolve().parents[1]
@@ -30,9 +30,9 @@ def test_stored_results_belong_to_the_present_code_and_model(name):
 @pytest.mark.parametrize('name', NAMES)
 def test_stored_studies_are_whole(name):
     stored, study = load_study(name), study_named(name)
-    assert json.loads(json.dumps(dataclasses.asdict(study))) == stored['study'], 'the study asks for something else than what is stored'
-    done = {(r['arm'], r['regime'], r['seed']) for r in stored['runs']}
-    assert done == {(a, g, s) for a in study.arms for g in study.regimes for s in study.seeds} and len(stored['runs']) == len(done)
+    assert study_of(stored) == study, 'the study asks for something else than what is stored'
+    done = [(r['arm'], r['regime'], r['lr'], r['seed'], 'final') for r in stored['runs']]
+    assert done == final_jobs(study, stored['learning_rates']) and len(set(done)) == len(done)
     assert all(len(v) == study.steps for r in stored['runs'] for v in r['metrics'].values())
     assert not set(study.seeds) & set(study.tuning_seeds)
 
@@ -42,16 +42,21 @@ def test_the_problems_are_the_held_out_ones_and_the_base_is_one_and_the_same(nam
     stored, study = load_study(name), study_named(name)
     keys, bases = [i.key for i in held_out(study, 'test')], set()
     for r in stored['runs']:
-        assert [e['step'] for e in r['evaluations']] == sorted({0, study.steps, *range(study.every, study.steps, study.every)})
+        on_the_way = sorted({0, study.steps, *range(study.every, study.steps, study.every)})
+        assert [e['step'] for e in r['evaluations']] == ([0, study.steps] if study.path_tests else on_the_way)
         assert all(list(e['keys']) == keys for e in r['evaluations'])
         bases.add(tuple(r['evaluations'][0]['num_correct']))
+        if not study.path_tests: continue
+        assert [e['step'] for e in r['path']] == on_the_way
+        assert all(list(e['keys']) == [i.key for i in held_out(study, 'test', study.path_tests)] for e in r['path'])
     assert len(bases) == 1 and not set(keys) & {i.key for i in held_out(study, 'valid')}
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_step_sizes_follow_the_rule(name):
     stored, study = load_study(name), study_named(name)
-    for regime in study.regimes:
+    if study.all_rates: assert not stored['tuning'] and not stored['learning_rates']
+    for regime in study.regimes if not study.all_rates else ():
         for arm in study.arms:
             tried = {}
             for t in stored['tuning']:
@@ -113,10 +118,65 @@ def test_a_study_that_was_run_is_stored_where_there_is_none(monkeypatch, tmp_pat
     command = ['study', 'small', '--out', str(tmp_path / 'out'), '--workers', '0']
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0 and 'stored: ' in done.output, done.output
-    assert load_study('small') == json.loads((tmp_path / 'out' / 'small.json').read_text()) and not stale_runs(load_study('small'))
-    (tmp_path / 'studies' / 'small.json').write_text('{}')
-    assert 'stored: ' not in CliRunner().invoke(app, command).output and load_study('small') == {}
+    assert load_study('small') == with_repeats(json.loads((tmp_path / 'out' / 'small.json').read_text())) and not stale_runs(load_study('small'))
+    (tmp_path / 'studies' / 'small.json').write_text('{"runs": []}')
+    assert 'stored: ' not in CliRunner().invoke(app, command).output and load_study('small') == {'runs': []}
     assert 'stored: ' in CliRunner().invoke(app, [*command, '--store']).output and load_study('small')['study']['name'] == 'small'
+
+
+MINI = Study(name='mini', question='Does it run?', task=('countdown', 'easy'), tests=(('easy', 2), ('standard', 1)), arms=('positive', 'negative'), regimes={'on-policy': dict(prompts=2, group=4)},
+             lrs={'on-policy': (1e-4, 3e-4)}, seeds=(0, 1), steps=2, every=1, samples=4, tuning_samples=4, all_rates=True, path_tests=(('easy', 1), ('standard', 1)), path_samples=4)
+
+
+@pytest.mark.parametrize('change', [dict(steps=3), dict(samples=8), dict(path_samples=8), dict(every=2), dict(path_tests=(('easy', 2),)), dict(tests=(('easy', 3),)), dict(task=('countdown', 'standard')),
+                                    dict(model='tiny-v2'), dict(bf16=False), dict(regimes={'on-policy': dict(prompts=2, group=8)})])
+def test_what_changes_the_numbers_of_a_job_changes_its_key_and_nothing_else_does(change):
+    job = ('positive', 'on-policy', 1e-4, 0, 'final')
+    assert job_key(dataclasses.replace(MINI, **change), job) != job_key(MINI, job)
+    assert len({job_file('', MINI, (*job[:i], other, *job[i + 1:])) for i, other in ((0, 'negative'), (2, 3e-4), (3, 1), (4, 'tuning'))} | {job_file('', MINI, job)}) == 5
+    like = dataclasses.replace(MINI, name='like', question='Another?', arms=('positive',), seeds=(0,), lrs={'mine': (1e-4,)}, regimes={'mine': dict(group=4, prompts=2)})
+    assert job_file('', like, ('positive', 'mine', *job[2:])) == job_file('', MINI, job)
+
+
+def test_every_step_size_is_trained_measured_on_the_way_and_gone_on_with_after_an_interruption(monkeypatch, tmp_path):
+    "Interrupted after three of eight jobs; the rest follows, in one file a job; a second study with another name takes all of them."
+    monkeypatch.setattr(studies, 'ASSETS', tmp_path / 'assets')
+    real, done = studies.run_job, []
+    def interrupted(study, job, bases):
+        if len(done) == 3: raise KeyboardInterrupt
+        done.append(job)
+        return real(study, job, bases)
+    monkeypatch.setattr(studies, 'run_job', interrupted)
+    with pytest.raises(KeyboardInterrupt): studies.run_study(MINI, tmp_path / 'jobs', workers=0, say=str)
+    assert len(list((tmp_path / 'jobs').iterdir())) == 3
+    monkeypatch.setattr(studies, 'run_job', lambda *args: done.append(args[1]) or real(*args))
+    stored = studies.run_study(MINI, tmp_path / 'jobs', workers=0, say=str)
+    assert done == final_jobs(MINI, {}) and len(done) == len({*done}) == 8 == len(list((tmp_path / 'jobs').iterdir()))
+    whole = with_repeats(stored)
+    assert without_repeats(whole) == stored and [[e['step'] for e in r['path']] for r in whole['runs']] == [[0, 1, 2]] * 8
+    assert json.loads(json.dumps(studies.run_study(dataclasses.replace(MINI, name='like'), tmp_path / 'jobs', workers=0, say=str)['runs'])) == json.loads(json.dumps(stored['runs'])) and len(done) == 8
+
+
+def test_a_run_stored_in_one_study_is_the_run_of_every_other_that_asks_for_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(studies, 'ASSETS', tmp_path)
+    small = dataclasses.replace(MINI, arms=('positive',), seeds=(0,), path_tests=())
+    wider = dataclasses.replace(small, name='wider', arms=('negative', 'positive'), regimes={'mine': small.regimes['on-policy']}, lrs={'mine': small.lrs['on-policy']})
+    for study in (small, wider): monkeypatch.setitem(STUDIES, study.name, study)
+    studies.save_study(studies.run_study(small, tmp_path / 'a', workers=0, say=str))
+    said = []
+    studies.save_study(studies.run_study(wider, tmp_path / 'b', workers=0, say=said.append))
+    assert len(said) == 2 and all('negative' in line for line in said)
+    first, second = stored_jobs(load_study('mini')), stored_jobs(load_study('wider'))
+    assert first.keys() < second.keys() and all({**second[key], 'regime': ''} == {**first[key], 'regime': ''} for key in first)
+    assert repeated_jobs()[['records', 'first_form']].values.tolist() == [[1, False]] * 2
+    old = {**load_study('mini'), 'schema': 1}                # a record of the first form is nobody else's
+    studies.save_study(old)
+    assert not studies.shared_records(wider)
+
+
+def test_studies_that_share_a_run_hold_one_record_of_it_unless_stored_before_records_were_shared():
+    table = repeated_jobs()
+    assert len(table) and (table['records'].eq(1) | table['first_form']).all()
 
 
 @pytest.mark.slow
