@@ -42,6 +42,7 @@ from .course.exercises import check_answer as check_answer
 from .rewards.verifier import correct as correct
 from .studies.comparison import compare as compare
 from .studies.study import load_study as load_study
+from .tasks.own_data import task_from as task_from
 from .tasks.protocol import Item as Item
 from .tasks.protocol import task as task
 from .training.callbacks import Checkpoint as Checkpoint

@@ -57,8 +57,8 @@ add_recipe('dr_grpo', 'grpo', summary='no division by spread or by length', adva
            aggregate=use('aggregate', mode='seq-mean-token-sum-norm', length=32))
 
 # %% ../../nbs/advantages/01_group_relative.ipynb #ec7c6f88
-add_recipe('grpo_clip_higher', 'grpo', summary='more room upwards: 1.28 instead of 1.2',
-           objective=use('ppo_clip', high=0.28))
+add_recipe('grpo_clip_higher', 'grpo', minibatch=64, objective=use('ppo_clip', high=0.28),
+           summary='more room upwards: 1.28 instead of 1.2, four updates a batch')
 add_recipe('grpo_kl', 'grpo', summary='stay near the base model',
            regularisers=(use('kl_penalty', coef=1e-3, estimator='k3'),))
 add_recipe('grpo_entropy', 'grpo', summary='a bonus for entropy',

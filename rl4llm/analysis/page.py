@@ -7,6 +7,7 @@ __all__ = ['PAGE_TEMPLATE', 'Report', 'report', 'report_table', 'diversity_rows'
            'report_figures', 'report_html', 'save_report']
 
 # %% ../../nbs/analysis/17_page.ipynb #92e832aa
+import html
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -214,7 +215,7 @@ def _edges(n: int) -> tuple:
 
 # %% ../../nbs/analysis/17_page.ipynb #a0d672f6
 PAGE_TEMPLATE = Template("""<div style="max-width: 62em; font-family: sans-serif">
-<h2>What training did to {{ r.name }}</h2>
+<h2>What training did to {{ r.name | e }}</h2>
 <p>{{ r.task | e }}: {{ r.before.keys | length }} held-out problems, {#
 #}{{ r.before.num_samples.min() }} samples each at temperature {{ r.before.temperature }}, {#
 #}seed {{ r.before.seed }}.</p>
@@ -240,6 +241,6 @@ def report_html(r) -> str:
 # %% ../../nbs/analysis/17_page.ipynb #7e42cf30
 def save_report(r, path) -> Path:
     "Write the report as one HTML file. Returns its path."
-    head = f'<html lang="en"><meta charset="utf-8"><title>{r.name}</title>'
+    head = f'<html lang="en"><meta charset="utf-8"><title>{html.escape(r.name)}</title>'
     page = f'<!doctype html>{head}<body>{report_html(r)}</body></html>'
     return write_atomic(path, page)

@@ -178,9 +178,9 @@ def _draw_curves(ax, curves, x):
 def _k_axis(ax, ks):
     """A base-2 axis of k with ticks at the k measured.
 
-    Of more than ten, only every other one is shown.
+    Of nine or more, only every other one is shown, for their numbers would touch.
     """
-    every = 1 + len(ks) // 11
+    every = 1 + len(ks) // 9
     shown = list(ks)[::every]
     ax.set_xscale('log', base=2)
     ax.set_xticks(shown, [f'{k:g}' for k in shown])

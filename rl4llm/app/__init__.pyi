@@ -52,7 +52,12 @@ from .demonstration import demo_report as demo_report
 from .demonstration import demo_runs as demo_runs
 from .demonstration import demo_sizes as demo_sizes
 from .demonstration import demo_table as demo_table
+from .demonstration import gain_and_price as gain_and_price
+from .demonstration import in_one_sentence as in_one_sentence
+from .demonstration import page_parts as page_parts
+from .demonstration import plot_gain_and_price as plot_gain_and_price
 from .demonstration import run_facts as run_facts
+from .demonstration import small_table as small_table
 from .demonstration import stored_study as stored_study
 from .demonstration import terminal_curves as terminal_curves
 from .diagnosis import Finding as Finding

@@ -204,6 +204,7 @@ def study_command(
     """
     from rl4llm.core.settings_file import settings
     from rl4llm.core.storage import readable_json, write_atomic
+    from rl4llm.studies.frontiers import store_frontiers
     from rl4llm.studies.study import run_study, save_study, study_file, study_named
     study = study_named(name)
     folder = out or settings().runs / 'studies' / name
@@ -211,6 +212,8 @@ def study_command(
     typer.echo(f"results: {write_atomic(folder / f'{name}.json', readable_json(results))}")
     if store or not study_file(name).exists():
         typer.echo(f'stored: {save_study(results)}')
+        if study.all_rates:
+            typer.echo(f'verdict: {store_frontiers(name)}')
 
 # %% ../../nbs/app/01_cli.ipynb #3cffd4c9
 claims = typer.Typer(no_args_is_help=True, rich_markup_mode='markdown',
@@ -223,9 +226,10 @@ app.add_typer(claims, name='claims')
 def claims_list():
     """One line for each claim: verdict, paper, statement."""
     from rl4llm.atlas.claims import CLAIMS, claim_verdict, missing_runs
+    from rl4llm.core.citations import cited
     for claim in CLAIMS.values():
-        start = f'{claim.name:<22} {claim_verdict(claim):<16} paper {claim.paper:<4}'
-        typer.echo(f'{start} {claim.statement}')
+        typer.echo(f'{claim.name:<22} {claim_verdict(claim):<16} {claim.statement}')
+        typer.echo(f"{'':<39} {cited(claim.paper)}")
     if missing_runs():
         typer.echo(missing_runs())
 
@@ -234,8 +238,9 @@ def claims_list():
 def claims_show(name: ClaimName):
     """The parts of one claim: differences with intervals, p-values, verdicts."""
     from rl4llm.atlas.claims import claim_named, claim_rows, claim_verdict, why_waiting
+    from rl4llm.core.citations import cited
     claim = claim_named(name)
-    typer.echo(f'{claim.statement} (paper {claim.paper})\nverdict: {claim_verdict(claim)}')
+    typer.echo(f'{claim.statement}\npaper: {cited(claim.paper)}\nverdict: {claim_verdict(claim)}')
     if why_waiting(claim): return typer.echo(why_waiting(claim))
     typer.echo(claim_rows(claim).T.to_string(header=False))
     typer.echo(f'differs from the paper: {claim.differs}\nrun again: rl4llm claims run {name}')
@@ -267,17 +272,23 @@ def tryout_command(
     names: Annotated[Optional[list[str]], typer.Argument(
         help='Recipes; default: those whose stored tryout is out of date.')] = None,
     every: Annotated[bool, typer.Option('--all', help='All recipes.')] = False,
-    show: Annotated[bool, typer.Option('--show', help='Only show what is stored.')] = False,
+    show: Annotated[bool, typer.Option(
+        '--show', help='Only show what is stored: of the recipes named, or of all.')] = False,
 ):
-    """Give every recipe the same short training from the embedded model, and store the gain.
+    """Give recipes the same short training from the embedded model, and store where they end.
 
-    Example: rl4llm tryout grpo dr_grpo
+    It shows that they train, with one seed and against the start; a method stands beside its
+    placebo.
+
+    Example: rl4llm tryout grpo univg --show
     """
+    from rl4llm.core.registry import recipe
     from rl4llm.studies.tryouts import due, try_all, tryout_table
+    names = [recipe(name).name for name in names or []]
     if not show:
         try_all(names or due(every), say=typer.echo)
-    columns = ['before', 'after', 'gain', 'low', 'high', 'result']
-    typer.echo(tryout_table()[columns].round(3).to_string())
+    columns = ['before', 'after', 'gain [95%]', 'result', 'placebo', 'over placebo [95%]']
+    typer.echo(repr(tryout_table(names=names or None)[columns]))
 
 # %% ../../nbs/app/01_cli.ipynb #baa56994
 @app.command('probes')
@@ -338,7 +349,11 @@ def recipes_command(
     name: Annotated[Optional[str], typer.Argument(
         help='Show one recipe: what it changes, and where each of its parts is.')] = None,
 ):
-    """List all recipes, or show one of them with the file and the notebook of every part."""
+    """List all recipes, or show one of them.
+
+    Of one: the paper, what it changes, each part with its formula, file and notebook, the
+    full-scale file, and what its tryout showed.
+    """
     from rl4llm.core.method_map import recipes
     from rl4llm.core.registry import recipe
     if name is not None: return typer.echo(recipe_page(recipe(name)))
@@ -346,21 +361,33 @@ def recipes_command(
 
 # %% ../../nbs/app/01_cli.ipynb #af4dee19
 def recipe_page(made) -> str:
-    "A recipe as text: what it changes, its stages with file and notebook, its numbers."
+    "A recipe as text: where it comes from, its stages with formula and file, its numbers."
     from rl4llm.atlas.catalogue import parts_of
-    from rl4llm.core.registry import LOOP_FIELDS, RECIPES
-    from rl4llm.core.sources import notebook_of
-    home = notebook_of(RECIPES[made.name].module) if made.name in RECIPES else None
-    lines = [f'{made.name}: {made.summary}', _fact('notebook', home or 'none')]
-    if made.paper is not None:
-        lines.append(_fact('paper', made.paper))
-    if made.parent:
-        lines.append(_fact('parent', f"{made.parent} with another {', '.join(made.diff())}"))
+    from rl4llm.core.registry import LOOP_FIELDS
+    lines = [f'{made.name}: {made.summary}', *_origin_lines(made)]
     for part in parts_of(made).reset_index().itertuples():
         lines.append(_fact(part.part, part.stage))
+        lines.append(_fact('', f'  {part.formula}'))
         lines.append(_fact('', f"  {part.file or 'no file'}, {part.notebook or 'no notebook'}"))
     lines += [_fact(field, getattr(made, field)) for field in LOOP_FIELDS]
     return '\n'.join(lines)
+
+
+def _origin_lines(made) -> list[str]:
+    "Notebook, paper, parent, full-scale file and tryout of a recipe, a line each."
+    from rl4llm.core.citations import cited
+    from rl4llm.core.registry import RECIPES
+    from rl4llm.core.sources import notebook_of
+    from rl4llm.scaling.config_files import config_names
+    from rl4llm.studies.tryouts import tryout_line
+    is_ours = made.name in RECIPES
+    home = notebook_of(RECIPES[made.name].module) if is_ours else None
+    has_scale = made.name in config_names()
+    scale = f'rl4llm/assets/scale/{made.name}.yaml' if has_scale else 'none'
+    changes = f"{made.parent} with another {', '.join(made.diff())}" if made.parent else ''
+    facts = {'notebook': home or 'none', 'paper': cited(made.paper), 'parent': changes,
+             'full scale': scale, 'tryout': tryout_line(made.name) if is_ours else ''}
+    return [_fact(name, value) for name, value in facts.items() if value]
 
 
 def _fact(name: str, value) -> str:
@@ -371,31 +398,40 @@ def _fact(name: str, value) -> str:
 def atlas_command(
     family: Annotated[Optional[str], typer.Option(help='Only this family of papers.')] = None,
     status: Annotated[Optional[str], typer.Option(
-        help="Only 'built' or 'not built yet'.")] = None,
+        help="Only 'built', 'partly built' or 'not built yet'.")] = None,
     csv: Annotated[Optional[Path], typer.Option(help='Write the table to this file.')] = None,
 ):
-    """Papers and what is here of them: code, recipe, notebook, claim, verdict.
+    """Papers and what is here of them: a summary, and what is built.
+
+    With a family or a status: every paper of it.
 
     Example: rl4llm atlas --family rewards
     """
-    from rl4llm.atlas.catalogue import coverage, table
+    from rl4llm.atlas.catalogue import summary_of, table
     from rl4llm.atlas.claims import missing_runs
     made = table(family, status)
     if csv:
         made.to_csv(csv)
         return typer.echo(f'{len(made)} papers: {csv}')
-    for row in made.itertuples():
+    typer.echo(summary_of(made))
+    is_whole = family is None and status is None
+    shown = made[made['status'].str.contains('built:|built$')] if is_whole else made
+    for row in shown.itertuples():
         typer.echo(_atlas_line(row))
-    typer.echo(coverage().to_string())
+    if is_whole:
+        typer.echo("The others: --status 'not built yet', --family NAME, or --csv FILE for all. "
+                   f"Families: {', '.join(sorted(set(made['family'])))}.")
     if missing_runs():
         typer.echo(missing_runs())
 
 # %% ../../nbs/app/01_cli.ipynb #9f52ee85
 def _atlas_line(row) -> str:
-    "A row of the atlas as a line: number, title, status, what is built, verdicts."
+    "A row of the atlas as two lines: the paper; its status, what is built, verdicts."
+    from rl4llm.core.citations import cited
     built = f': {row.recipe or row.code}' if row.status == 'built' else ''
-    verdict = f' [{row.verdict}]' if row.verdict else ''
-    return f'{row.Index:>3} {row.title[:70]:<70} {row.status}{built}{verdict}'
+    judged = zip(row.claim.split(', '), row.verdict.split(', ')) if row.claim else ()
+    verdicts = ''.join(f'; claim {claim}: {verdict}' for claim, verdict in judged)
+    return f'{cited(row.Index)}\n    {row.status}{built}{verdicts}'
 
 # %% ../../nbs/app/01_cli.ipynb #03b7d2ef
 @app.command('doctor')

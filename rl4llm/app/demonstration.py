@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['ARMS', 'STUDY', 'STUDY_LEVEL', 'LR', 'NO_STUDY', 'PAGE', 'demo_sizes', 'demo_recipe', 'demo_runs', 'terminal_curves',
-           'demo_report', 'run_facts', 'demo', 'stored_study', 'demo_table', 'closing_words']
+           'gain_and_price', 'in_one_sentence', 'small_table', 'plot_gain_and_price', 'page_parts', 'demo_report',
+           'run_facts', 'demo', 'stored_study', 'demo_table', 'closing_words']
 
 # %% ../../nbs/app/00_demonstration.ipynb #a32175f5
 import json, os, shutil, time
@@ -18,7 +19,7 @@ from ..core.policy import Policy
 from ..core.registry import recipe
 from ..core.settings_file import apply_settings, size
 from ..core.storage import write_atomic
-from ..studies.comparison import compare
+from ..studies.comparison import compare, readable_table
 from ..studies.study import load_study, study_runs
 from ..tasks import task
 from ..training.callbacks import Evaluate, Progress
@@ -100,6 +101,109 @@ def terminal_curves(runs, metric: str = 'accuracy', window: int = 8) -> str:
 NO_STUDY = ('The study with five seeds that belongs here comes with the source tree, not with the '
             f'installed package; `rl4llm study {STUDY}` makes it (about an hour on 2 cores).')
 
+# %% ../../nbs/app/00_demonstration.ipynb #19c94914
+def gain_and_price(comparison) -> pd.DataFrame:
+    """pass@1 and pass@k at the largest k of every method, and their changes against the base.
+
+    Columns: (k, value | change | low | high); the base has no change.
+    """
+    ends = [comparison.ks[0], comparison.ks[-1]]
+    rows = {}
+    for method in comparison.counts:
+        row = {}
+        for k in ends:
+            row[k, 'value'] = comparison.estimate(method, ks=[k]).mean[0]
+            if method == 'base' or 'base' not in comparison.counts: continue
+            change = comparison.estimate(method, 'base', ks=[k])
+            row |= {(k, 'change'): change.mean[0], (k, 'low'): change.low[0],
+                    (k, 'high'): change.high[0]}
+        rows[method] = row
+    made = pd.DataFrame.from_dict(rows, orient='index').rename_axis('method')
+    parts = ('value', 'change', 'low', 'high')
+    return made.reindex(columns=pd.MultiIndex.from_product([ends, parts]))
+
+# %% ../../nbs/app/00_demonstration.ipynb #d6044d29
+def in_one_sentence(comparison) -> str:
+    "One sentence: what the methods gained with one try, and what they paid with many."
+    made = gain_and_price(comparison)
+    trained = made.drop(index='base', errors='ignore')
+    if 'base' not in made.index: return f'{len(trained)} methods were compared.'
+    parts = [_from_to(made, trained, k) for k in (comparison.ks[0], comparison.ks[-1])]
+    return f'{parts[0]}, and {parts[1]}.'.capitalize()
+
+
+def _from_to(made, trained, k: int) -> str:
+    "How pass@k went from the base to the methods, in words."
+    tries = 'one try' if k == 1 else f'{k} tries'
+    start = made.loc['base', (k, 'value')]
+    values = trained[k, 'value']
+    after = f'{values.min():.0%} to {values.max():.0%} after'
+    return f'with {tries} the model solved {start:.0%} before training and {after}'
+
+# %% ../../nbs/app/00_demonstration.ipynb #65c72b87
+def small_table(comparison) -> str:
+    "`gain_and_price` as HTML with a cell a number: value, change and half of its interval."
+    made = gain_and_price(comparison)
+    shown = pd.DataFrame(index=made.index)
+    for k in dict.fromkeys(made.columns.get_level_values(0)):
+        shown[f'pass@{k}'] = made[k, 'value'].map('{:.3f}'.format)
+        half = (made[k, 'high'] - made[k, 'low']) / 2
+        changes = zip(made[k, 'change'], half)
+        shown[f'change of pass@{k}'] = [_plus_minus(*pair) for pair in changes]
+    return shown.rename_axis(None).to_html()
+
+
+def _plus_minus(change: float, half: float) -> str:
+    "A change with half of its 95% interval; empty where there is none."
+    return '' if change != change else f'{change:+.3f} ± {half:.3f}'
+
+# %% ../../nbs/app/00_demonstration.ipynb #eb00c662
+def plot_gain_and_price(gained, paid=None):
+    """Two panels of dots: pass@1 of `gained`, and pass@k at the largest k of `paid`.
+
+    paid: the comparison of the second panel; None: the same. Returns the figure.
+    """
+    import matplotlib.pyplot as plt
+    from rl4llm.analysis.plots import style
+    sides = [(gained, gained.ks[0]), (paid or gained, (paid or gained).ks[-1])]
+    height = 0.9 + 0.32 * len(gained.counts)
+    with style(**{'axes.grid': False}):
+        figure, axes = plt.subplots(1, 2, figsize=(8.2, height), sharey=True, layout='constrained')
+        figure.get_layout_engine().set(wspace=0.1)
+    for ax, (comparison, k) in zip(axes, sides):
+        _draw_methods(ax, comparison, k)
+    axes[0].invert_yaxis()
+    return figure
+
+# %% ../../nbs/app/00_demonstration.ipynb #822b5b48
+def _draw_methods(ax, comparison, k: int) -> None:
+    "pass@k of every method as a dot with its interval, and the base as a line through all."
+    from rl4llm.analysis.plots import method_look
+    for row, method in enumerate(comparison.counts):
+        found = comparison.estimate(method, ks=[k])
+        mean, low, high = (100 * float(part[0]) for part in found[:3])
+        colour = method_look(method)['color']
+        ax.plot([low, high], [row, row], color=colour, lw=2, alpha=0.5)
+        ax.plot(mean, row, 'o', color=colour, ms=7)
+        ax.annotate(f'{mean:.0f}%', (mean, row), (0, 7), textcoords='offset points', ha='center',
+                    fontsize=9, color=colour)
+        if method == 'base':
+            ax.plot([mean, mean], [row, len(comparison.counts)], color=colour, ls='--', lw=1)
+    ax.set_yticks(range(len(comparison.counts)), list(comparison.counts))
+    ax.set_xlabel('solved with one try (%)' if k == 1 else f'solved with {k} tries (%)')
+    ax.set_ylim(-0.7, len(comparison.counts) - 0.5)
+    ax.spines[['top', 'right', 'left']].set_visible(False)
+    ax.tick_params(axis='y', length=0)
+
+# %% ../../nbs/app/00_demonstration.ipynb #92351b49
+def page_parts(comparison) -> dict[str, str]:
+    "A comparison for the page: small picture and table, curves and table for every k."
+    from rl4llm.analysis.plots import figure_html
+    full = readable_table(comparison).drop(columns='note', errors='ignore')
+    return dict(picture=figure_html(plot_gain_and_price(comparison)),
+                table=small_table(comparison), curves=figure_html(comparison.plot()),
+                every_k=full.to_html())
+
 # %% ../../nbs/app/00_demonstration.ipynb #c485c52f
 def demo_report(runs, comparison, stored=None) -> str:
     """One self-contained HTML page: pictures, table, what was run, and the study beside it.
@@ -108,17 +212,17 @@ def demo_report(runs, comparison, stored=None) -> str:
     """
     from jinja2 import Template
     from rl4llm.analysis.plots import figure_html, plot_entropy
-    shown = compare(runs, ks=[k for k in (1, 4, 16, 64, 256) if k in comparison.ks])
     first = runs[0]
-    pictures = dict(curves=figure_html(comparison.plot()), training=figure_html(plot_entropy(runs)))
-    tables = dict(comparison=shown._repr_html_(), facts=run_facts(runs).to_html())
     told = dict(config=first.config, samples=int(first.final.num_samples[0]),
                 problems=len(first.final.keys), versions=json.dumps(first.config['versions']))
+    here = dict(sentence=in_one_sentence(comparison), **page_parts(comparison),
+                training=figure_html(plot_entropy(runs)), facts=run_facts(runs).to_html())
     beside = dict(stored=stored, no_study=NO_STUDY)
     if stored is not None:
         study = compare(study_runs(stored, 'on-policy', level=STUDY_LEVEL))
-        beside.update(study=study._repr_html_(), study_curves=figure_html(study.plot()))
-    return Template(PAGE).render(runs=runs, **pictures, **tables, **told, **beside)
+        parts = page_parts(study) | dict(sentence=in_one_sentence(study))
+        beside |= {f'study_{name}': part for name, part in parts.items()}
+    return Template(PAGE).render(runs=runs, **told, **here, **beside)
 
 # %% ../../nbs/app/00_demonstration.ipynb #58707399
 def run_facts(runs) -> pd.DataFrame:
@@ -135,26 +239,35 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>rl4llm dem
 <style>
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
 table{border-collapse:collapse;border:0;font-size:.8rem;margin:.5rem 0}
-td,th{padding:.2rem .5rem;border:0;border-bottom:1px solid #ddd;text-align:right}
+td,th{padding:.2rem .7rem;border:0;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}
 h1,h2{line-height:1.2}
+img{max-width:100%}
+details{margin:.8rem 0;overflow-x:auto}summary{cursor:pointer;color:#0072b2}
+.headline{font-size:1.25rem;line-height:1.4}
 .note{background:#fff6e0;padding:.6rem 1rem;border-left:4px solid #e69f00}
 </style>
 <h1>Learning from right and wrong answers</h1>
-<p>Copies of <b>{{ config.model }}</b> were trained on {{ config.task_settings }} for
-{{ config.steps }} steps each, from the same start, and asked for {{ samples }} answers to each of
-{{ problems }} harder problems that training never sees.
-pass@k is the probability that at least one of k answers is right: small k shows what the model
-usually does, large k what it can still do at all.</p>
-{{ curves }}{{ comparison }}
-<p class="note"><b>One seed is no verdict.</b> The intervals above are over problems only; another
-seed would move every curve.
+<p class="headline">{{ sentence }}</p>
+{{ picture }}{{ table }}
+<p class="note"><b>One seed is no verdict.</b> The intervals are over problems only; another seed
+would move every number.
 {% if stored %} Below is the stored study with {{ stored.study.seeds|length }} seeds.
 {% else %} {{ no_study }}
 {% endif %}</p>
-<h2>While training</h2>{{ training }}{{ facts }}
-{% if study %}<h2>The stored study: {{ stored.study.seeds|length }} seeds</h2>
+<p>Copies of <b>{{ config.model }}</b> were trained for {{ config.steps }} steps each, from the same
+start, and asked for {{ samples }} answers to each of {{ problems }} harder problems that training
+never sees. pass@k is the probability that at least one of k answers is right: small k shows what
+the model usually does, large k what it can still do at all.</p>
+<details><summary>Every k: curves and table</summary>{{ curves }}{{ every_k }}</details>
+<details><summary>While training: accuracy, entropy, time</summary>{{ training }}{{ facts }}
+<p>Task: {{ config.task_settings }}</p></details>
+{% if study_table %}<h2>The stored study: {{ stored.study.seeds|length }} seeds</h2>
+<p class="headline">{{ study_sentence }}</p>{{ study_picture }}{{ study_table }}
 <p>{{ stored.study.question }} {{ stored.study.steps }} steps; repeat it with
-<code>{{ stored.command }}</code>.</p>{{ study_curves }}{{ study }}{% endif %}
+<code>{{ stored.command }}</code>. Step sizes were chosen by pass@1 on the validation split, and
+another choice moves both columns.</p>
+<details><summary>Every k: curves and table</summary>{{ study_curves }}{{ study_every_k }}</details>
+{% endif %}
 <p><small>Seed {{ config.seed }}, {{ config.device }}, {{ config.threads }} threads, started
 {{ config.started }}. Versions: {{ versions }}</small></p></html>"""
 

@@ -4,6 +4,7 @@ from . import claims as claims
 from . import explorer as explorer
 from .catalogue import ALSO as ALSO
 from .catalogue import PARTLY as PARTLY
+from .catalogue import UNTRIED as UNTRIED
 from .catalogue import components_of as components_of
 from .catalogue import coverage as coverage
 from .catalogue import home_of as home_of
@@ -11,6 +12,7 @@ from .catalogue import papers as papers
 from .catalogue import parts_of as parts_of
 from .catalogue import recipes_of as recipes_of
 from .catalogue import status_of as status_of
+from .catalogue import summary_of as summary_of
 from .catalogue import table as table
 from .claims import CLAIMS as CLAIMS
 from .claims import CLAIM_EXAMPLE as CLAIM_EXAMPLE
@@ -37,6 +39,7 @@ from .claims import read_claim as read_claim
 from .claims import study_arms as study_arms
 from .claims import token_ratio as token_ratio
 from .claims import why_waiting as why_waiting
+from .explorer import SCROLLS as SCROLLS
 from .explorer import SHOWN as SHOWN
 from .explorer import atlas_explorer as atlas_explorer
 from .explorer import atlas_html as atlas_html

@@ -19,6 +19,7 @@ import pandas as pd
 from scipy import stats
 
 # %% ../../nbs/atlas/00_claims.ipynb #c21802bd
+from ..core.citations import cited
 from ..core.policy import ASSETS
 from ..core.settings_file import nearest
 from ..studies.comparison import SEEDS_FOR_VERDICT, compare, holm, reached_step
@@ -352,7 +353,7 @@ def _difference(row: dict, keys: tuple, otherwise: str) -> str:
 # %% ../../nbs/atlas/00_claims.ipynb #66d3195c
 def claim_html(claim) -> str:
     "A claim with its parts and verdict, for a notebook."
-    head = (f"<p><b>{html.escape(claim.statement)}</b> (paper {claim.paper})<br>"
+    head = (f"<p><b>{html.escape(claim.statement)}</b> ({html.escape(cited(claim.paper))})<br>"
             f"Verdict: <b>{claim_verdict(claim)}</b>")
     if why_waiting(claim): return f"{head}: {html.escape(why_waiting(claim))}</p>"
     parts = claim_rows(claim).to_html(index=False)
@@ -362,7 +363,7 @@ def claim_html(claim) -> str:
 def claims_table() -> pd.DataFrame:
     "All claims, one row each: paper, statement, verdict, and its differences."
     by_paper = sorted(CLAIMS.values(), key=lambda claim: (claim.paper, claim.name))
-    rows = {claim.name: dict(paper=claim.paper, statement=claim.statement,
+    rows = {claim.name: dict(paper=cited(claim.paper), statement=claim.statement,
                              verdict=claim_verdict(claim), measured=_measured_text(claim),
                              differs=claim.differs)
             for claim in by_paper}

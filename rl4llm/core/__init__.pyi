@@ -1,4 +1,5 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import citations as citations
 from . import fingerprint as fingerprint
 from . import lazy as lazy
 from . import learned as learned
@@ -8,12 +9,15 @@ from . import pipeline as pipeline
 from . import placebos as placebos
 from . import policy as policy
 from . import registry as registry
+from . import reward_calls as reward_calls
 from . import rollouts as rollouts
 from . import sampling as sampling
 from . import settings_file as settings_file
 from . import signals as signals
 from . import sources as sources
 from . import storage as storage
+from .citations import cited as cited
+from .citations import paper_rows as paper_rows
 from .fingerprint import Registry as Registry
 from .fingerprint import called_code as called_code
 from .fingerprint import code_of as code_of
@@ -118,9 +122,15 @@ from .registry import stage as stage
 from .registry import stages as stages
 from .registry import use as use
 from .registry import vary as vary
+from .reward_calls import as_rewards as as_rewards
+from .reward_calls import call_reward as call_reward
+from .reward_calls import columns_for as columns_for
+from .reward_calls import reward_name as reward_name
 from .rollouts import ORIGINS as ORIGINS
 from .rollouts import Rollouts as Rollouts
+from .rollouts import check_drawn as check_drawn
 from .rollouts import check_group as check_group
+from .rollouts import check_problems as check_problems
 from .rollouts import check_rollouts as check_rollouts
 from .rollouts import check_shape as check_shape
 from .rollouts import concat_rollouts as concat_rollouts
@@ -142,10 +152,12 @@ from .rollouts import zero_unscored as zero_unscored
 from .sampling import ChooseKeyed as ChooseKeyed
 from .sampling import ROOM as ROOM
 from .sampling import TEXT_ROOM as TEXT_ROOM
+from .sampling import as_prompts as as_prompts
 from .sampling import check_sampling as check_sampling
 from .sampling import choose as choose
 from .sampling import draw as draw
 from .sampling import draw_by_generate as draw_by_generate
+from .sampling import no_settings_of_its_own as no_settings_of_its_own
 from .sampling import response_room as response_room
 from .sampling import row_keys as row_keys
 from .sampling import sample as sample

@@ -92,6 +92,6 @@ def _moved(package: str, name: str, known: list):
                       DeprecationWarning, stacklevel=3)
         return getattr(importlib.import_module(places[0]), name)
     elsewhere = ', '.join(places_of(name))
-    near = ', '.join(difflib.get_close_matches(name, known, n=3))
-    hint = f" It is in {elsewhere}." if elsewhere else f" Did you mean {near}?" if near else ''
+    near = ', '.join(difflib.get_close_matches(name, known, n=3, cutoff=0))
+    hint = f" It is in {elsewhere}." if elsewhere else f" Did you mean {near}?"
     raise AttributeError(f"{package} has no {name!r}.{hint}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 # %% ../../nbs/core/13_method_map.ipynb #1433f2a4
+from .citations import cited
 from .registry import (RECIPES, STAGE_FIELDS, find_recipe, load_stages, recipe,
                                   recipe_diff)
 
@@ -244,12 +245,13 @@ def _cell(value) -> str:
 def recipes():
     """A table (pandas) of all registered recipes, children behind their parents.
 
-    Its columns: the parent, what changes, the paper (its number in the list), a summary.
+    Its columns: the parent, what changes, the paper by its number in the atlas and as it is
+    cited, a summary.
     """
     rows = []
     for name, _ in recipe_tree():
         made = recipe(name)
         changes = [f"{field}: {new}" for field, (_, new) in recipe_diff(made).items()]
         rows.append(dict(recipe=name, parent=made.parent or '', changes=', '.join(changes),
-                         paper=made.paper, summary=made.summary))
+                         paper=made.paper, cited=cited(made.paper), summary=made.summary))
     return RecipeTable(rows).set_index('recipe').astype({'paper': 'Int64'})

@@ -111,9 +111,13 @@ def _load(name: str, **how):
     how |= dict(output_loading_info=True, ignore_mismatched_sizes=True)
     _check_name(name, folder)
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=is_path, **how)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=is_path)
+        where = dict(local_files_only=is_path, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(folder, **where, **how)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **where)
     except (OSError, ValueError) as error:
+        if 'trust_remote_code' in str(error):
+            raise ValueError(f"{name!r} brings code of its own, which is never run here: choose a "
+                             "model whose architecture transformers knows.") from error
         raise FileNotFoundError(
             f"no model {name!r}: wanted a shipped name ({_shipped_names()}), one made here by "
             f"`rl4llm pretrain {name}`, a folder with config.json, model.safetensors and a "
@@ -185,7 +189,7 @@ class Policy:
         return Path(folder)
 
     def prompts(self, items) -> list[str]:
-        return [prompt_text(self, item) for item in items]
+        return [prompt_text(self, item) for item in sampling.as_prompts(items)]
     def encode_prompts(self, items, room=0): return encode_prompts(self, items, room)
     def decode(self, tokens, mask): return decode(self, tokens, mask)
     def sample(self, items, group=1, *, seed, **how):
@@ -244,13 +248,16 @@ def _is_chat(policy) -> bool:
 def encode_prompts(policy, items, room: int = 0) -> tuple[Int[Tensor, "b p"], Bool[Tensor, "b p"]]:
     """Left-padded token ids and mask of the items' prompts.
 
-    Raises ValueError if there are none, or if one leaves no `room` in the context.
+    Raises ValueError if there are none, if one leaves no `room` in the context, or if one has a
+    word that a compact vocabulary does not know.
     """
-    if not len(items):
+    items = sampling.as_prompts(items)
+    if not items:
         raise ValueError("no prompts given: wanted at least one problem or string.")
     special = not _is_chat(policy)                # a chat template has its special tokens already
     ids = [policy.tokenizer(text, add_special_tokens=special)['input_ids']
            for text in policy.prompts(items)]
+    _check_known(policy, items, ids)
     lengths = [len(i) for i in ids]
     longest = max(lengths)
     if longest + room > policy.context:
@@ -262,11 +269,30 @@ def encode_prompts(policy, items, room: int = 0) -> tuple[Int[Tensor, "b p"], Bo
     mask = [[False] * (longest - len(i)) + [True] * len(i) for i in ids]
     return torch.tensor(rows, device=policy.device), torch.tensor(mask, device=policy.device)
 
+
+def _check_known(policy, items, ids: list) -> None:
+    "Raises ValueError for a prompt with a word that a compact policy cannot read."
+    unknown = policy.tokenizer.unk_token_id
+    if policy.style != 'compact': return
+    for number, row in enumerate(ids):
+        if unknown not in row: continue
+        words = prompt_text(policy, items[number]).split()
+        strange = [word for word in words if unknown in policy.tokenizer(word)['input_ids']]
+        raise ValueError(
+            f"{policy.name} does not know {', '.join(map(repr, strange[:6]))} of prompt {number}: "
+            "its words are those of rl4llm.tasks.vocabulary_list(), with spaces between them.")
+
 # %% ../../nbs/core/10_policy.ipynb #74305ec9
 def decode(policy, tokens: Int[Tensor, "n t"], mask: Bool[Tensor, "n t"]) -> tuple[str, ...]:
-    "Text of each response, special tokens left out."
+    """Text of each response, without the end token that closes it.
+
+    All other special tokens stay: whoever checks a text must see all that was said.
+    """
     rows = [row[m].tolist() for row, m in zip(tokens.cpu(), mask.cpu())]
-    return tuple(policy.tokenizer.batch_decode(rows, skip_special_tokens=True))
+    for row in rows:
+        while row and row[-1] in (policy.eos, policy.pad):
+            row.pop()
+    return tuple(policy.tokenizer.batch_decode(rows, skip_special_tokens=False))
 
 # %% ../../nbs/core/10_policy.ipynb #dcfa74ea
 def decoder_of(policy, prompt_ids: Int[Tensor, "b p"], prompt_mask: Bool[Tensor, "b p"],

@@ -17,6 +17,7 @@ from torch import Tensor
 
 # %% ../../nbs/core/11_signals.ipynb #a1d5c94c
 from .numerics import STATISTICS
+from .reward_calls import call_reward
 from .rollouts import rows_of
 
 # %% ../../nbs/core/11_signals.ipynb #d9ed2d53
@@ -113,20 +114,12 @@ def add_signals(rollouts, needs, *, policy, reference=None, greedy=None, parts=(
 
 # %% ../../nbs/core/11_signals.ipynb #3244b5d1
 def score(reward_fn, prompts, completions, **columns) -> Float[Tensor, "n"]:
-    """What `reward_fn` gives each completion, None as nan.
+    """What `reward_fn` gives each completion, None as nan; called by keyword as TRL does.
 
     Raises ValueError unless it returns one finite number or None for each; names the row.
     """
-    values = list(reward_fn(prompts, completions, **columns))
-    name = getattr(reward_fn, '__name__', None) or getattr(reward_fn, 'name', 'the reward function')
-    if len(values) != len(completions):
-        raise ValueError(f"{name} returned {len(values)} rewards for {len(completions)} "
-                         "completions: wanted one for each.")
-    for row, value in enumerate(values):
-        if value is not None and not math.isfinite(value):
-            raise ValueError(f"{name} returned {value} for row {row}: wanted a finite number, "
-                             "or None if the row cannot be scored.")
-    return torch.tensor([math.nan if v is None else float(v) for v in values])
+    values = call_reward(reward_fn, prompts, completions, **columns)
+    return torch.tensor([math.nan if value is None else value for value in values])
 
 # %% ../../nbs/core/11_signals.ipynb #7130d8df
 def score_rollouts(rollouts, reward, prompts):

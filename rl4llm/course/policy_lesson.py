@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #cc5bae07
+# %% ../../nbs/course/01_policy_lesson.ipynb #b1d4cfc8
 import torch
 from ..core.numerics import logp_of, masked_mean, masked_sum
 from .exercises import exercise
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #0c813b57
+# %% ../../nbs/course/01_policy_lesson.ipynb #a1ba5462
 def _responses(seed: int) -> tuple:
     "Random logits (n t v), tokens (n t) and mask (n t) of three responses."
     g = torch.Generator().manual_seed(seed)
@@ -19,7 +19,7 @@ def _responses(seed: int) -> tuple:
     mask = torch.arange(4) < torch.tensor([[4], [2], [3]])
     return logits, tokens, mask
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #85379101
+# %% ../../nbs/course/01_policy_lesson.ipynb #1256d76d
 def _padding_counted(z, y, m): return logp_of(z, y).sum(1)
 
 def _mean_of_tokens(z, y, m): return masked_mean(logp_of(z, y), m, 1)
@@ -37,6 +37,14 @@ def _other_axis(z, y, m):
 def _surprise(z, y, m): return -masked_sum(logp_of(z, y), m, 1)
 
 def _sum_of_everything(z, y, m): return masked_sum(logp_of(z, y), m)
+
+def _padded_mean(z, y, m): return torch.where(m, logp_of(z, y), 0.).mean(1)
+
+def _over_responses(z, y, m): return masked_sum(logp_of(z, y), m, 0)
+
+def _mean_over_responses(z, y, m): return masked_mean(logp_of(z, y), m, 0)
+
+def _forgotten_log(z, y, m): return masked_sum(logp_of(z, y).exp(), m, 1)
 
 _response_hints = {
     _padding_counted:
@@ -59,25 +67,37 @@ _response_hints = {
     _sum_of_everything:
         'You summed over everything. Sum over the tokens of each response (dim=1) and keep one '
         'number for each.',
+    _padded_mean:
+        'That is a mean over all places of a row, padding included. The probability of a '
+        'response is a product, so its logarithm is a sum.',
+    _over_responses:
+        'You summed over the responses (dim=0), which gives one number for each position. Sum '
+        'over the tokens of each response: dim=1.',
+    _mean_over_responses:
+        'You took the mean over the responses (dim=0). Sum over the tokens of each response: '
+        'dim=1.',
+    _forgotten_log:
+        'You added up probabilities. The logarithm is missing: log_softmax in place of softmax.',
 }
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #c435dabe
+# %% ../../nbs/course/01_policy_lesson.ipynb #28c7f562
 @exercise('1.1', 'write response_logp(logits, tokens, mask): one log-probability for each '
                  'response.',
           cases=[_responses(0), _responses(1)], mistakes=_response_hints.items(),
+          gradient_of='logits',
           praise='a response is as likely as the product of its tokens, so its log-probability '
                  'is a sum, and padding has no say.')
 def _response_logp(logits, tokens, mask):
     return masked_sum(logp_of(logits, tokens), mask, 1)
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #938c339c
-_CHOICES = [(torch.tensor([0., 1., 2.]), torch.tensor([1., 0., 0.])),
+# %% ../../nbs/course/01_policy_lesson.ipynb #a8fe5bc7
+_CHOICES = [(torch.tensor([0., 1., 2.]), torch.tensor([1., 0., .4])),
             (torch.tensor([.5, -1., 0., 2.]), torch.tensor([0., 1., 1., .5]))]
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #a3a412e6
+# %% ../../nbs/course/01_policy_lesson.ipynb #22cce981
 def _mean_reward(z, r): return (z.softmax(0) * r).sum()
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #392fe264
+# %% ../../nbs/course/01_policy_lesson.ipynb #07938e74
 def _first_half(z, r): return z.softmax(0) * r
 
 def _without_pi(z, r): return r - _mean_reward(z, r)
@@ -85,6 +105,10 @@ def _without_pi(z, r): return r - _mean_reward(z, r)
 def _in_probabilities(z, r): return r
 
 def _downhill(z, r): return -z.softmax(0) * (r - _mean_reward(z, r))
+
+def _plain_mean(z, r): return z.softmax(0) * (r - r.mean())
+
+def _without_softmax(z, r): return z * (r - (z * r).sum())
 
 def _diagonal(z, r): return z.softmax(0) * (1 - z.softmax(0)) * r
 
@@ -104,11 +128,16 @@ _gradient_hints = {
     _diagonal:
         'That is the diagonal alone: the effect of each logit on its own choice. The other '
         'choices change as well.',
+    _plain_mean:
+        'You compared with the plain mean of the rewards. J weights each reward with the '
+        'probability of its choice.',
+    _without_softmax:
+        'z holds logits. Make them probabilities first: pi = z.softmax(0).',
     _mean_reward:
         'That is the mean reward J. Its gradient has one number for each logit.',
 }
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #174c565f
+# %% ../../nbs/course/01_policy_lesson.ipynb #56d2a623
 @exercise('1.2', 'write softmax_gradient(z, r): the gradient of the mean reward of softmax(z), '
                  'one number for each logit.',
           cases=_CHOICES, mistakes=_gradient_hints.items(),
@@ -116,16 +145,16 @@ _gradient_hints = {
                  'is made.')
 def _softmax_gradient(z, r): return z.softmax(0) * (r - _mean_reward(z, r))
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #b5a58e49
+# %% ../../nbs/course/01_policy_lesson.ipynb #643feb5f
 _LOGP = -torch.tensor([[.1, .2, .3, 9.], [1., 2., 9., 9.], [.5, .5, .5, .5]])
 _MASK = torch.arange(4) < torch.tensor([[3], [2], [4]])
-_REWARDS = torch.tensor([1., 0., 0.])
+_REWARDS = torch.tensor([1., 0., .3])
 _BATCH = (_LOGP, _MASK, _REWARDS)
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #31dbe177
+# %% ../../nbs/course/01_policy_lesson.ipynb #bdc04200
 def _token_terms(logp, r, b): return (r - b)[:, None] * logp
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #36ebf9b2
+# %% ../../nbs/course/01_policy_lesson.ipynb #5e76757b
 def _uphill(logp, m, r, b): return masked_sum(_token_terms(logp, r, b), m, 1).mean()
 
 def _all_places(logp, m, r, b): return -_token_terms(logp, r, b).sum(1).mean()
@@ -140,6 +169,17 @@ def _row_means(logp, m, r, b):
 
 def _row_total(logp, m, r, b): return -masked_sum(_token_terms(logp, r, b), m)
 
+def _padded_row_means(logp, m, r, b):
+    return -torch.where(m, _token_terms(logp, r, b), 0.).mean(1).mean()
+
+def _wrong_axis(logp, m, r, b):
+    return -masked_sum(_token_terms(logp, r, b), m, 0).mean()
+
+def _no_mean(logp, m, r, b): return -masked_sum(_token_terms(logp, r, b), m, 1)
+
+def _of_one_probability(logp, m, r, b):
+    return -((r - b) * masked_sum(logp, m, 1).exp()).mean()
+
 def _of_probabilities(logp, m, r, b):
     return -masked_sum(_token_terms(logp.exp(), r, b), m, 1).mean()
 
@@ -150,7 +190,8 @@ _loss_hints = {
     _all_places:
         'You counted the padding: where mask is False, logp may hold anything.',
     _no_baseline:
-        'The baseline is missing: each reward counts as r - b.',
+        'The baseline b has no effect on your gradient: each reward counts as r - b, before it is '
+        'multiplied with the log-probability.',
     _token_mean:
         'That is the mean over all tokens of the batch. It works too (the recipes of the '
         'library use it), but long responses count for more. Here: sum over the tokens of a '
@@ -161,31 +202,46 @@ _loss_hints = {
     _row_total:
         'That is the sum over the responses; divide by how many there are, or the step grows '
         'with the batch.',
+    _padded_row_means:
+        'That is a mean over all places, padding included. Sum over the tokens of each response '
+        '(padding adds 0), then take the mean over the responses.',
+    _wrong_axis:
+        'Your mean runs over the positions. Sum over the tokens first (dim=1); the mean is over '
+        'the responses.',
+    _no_mean:
+        'That is one loss for each response. A loss is a single number: take their mean.',
+    _of_one_probability:
+        'You weighted the probability of each response. The gradient of a mean of samples needs '
+        'its logarithm, the sum over the tokens, without exp.',
     _of_probabilities:
         'These are probabilities. The gradient of a mean of samples needs log-probabilities.',
 }
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #6e328221
+# %% ../../nbs/course/01_policy_lesson.ipynb #3c7b8a74
 @exercise('1.3', 'write reinforce_loss(logp, mask, r, b): the number whose gradient descent is '
                  'REINFORCE with baseline b.',
-          cases=[(*_BATCH, 0.5), (*_BATCH, 0.)],
-          mistakes=_loss_hints.items(),
+          cases=[(*_BATCH, 0.4), (*_BATCH, 0.)],
+          mistakes=_loss_hints.items(), gradient_of='logp', value_counts=False,
           praise='descending on it raises the probability of responses better than b and lowers '
                  'that of worse ones.')
 def _reinforce_loss(logp, mask, r, b):
     return -((r - b) * masked_sum(logp, mask, 1)).mean()
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #56a7c627
+# %% ../../nbs/course/01_policy_lesson.ipynb #0ecae2c7
 _noise_hints = {
+    (lambda: .25): 'That is what becomes of the variance. The standard deviation is its root, and '
+                   'the factor by which it *shrinks* is the inverse.',
     (lambda: 4): 'That is the variance. The standard deviation is its root.',
     (lambda: 16): 'The mean of four times as many samples has a quarter of the variance, not a '
                   'sixteenth of the standard deviation.',
     (lambda: .5): 'It becomes half of what it was: the factor by which it *shrinks* is the '
                   'inverse.',
+    (lambda: 8): 'Four times the samples shrink the variance by 4. The standard deviation is its '
+                 'root.',
     (lambda: 1): 'The mean of more samples is less noisy.',
 }
 
-# %% ../../nbs/course/01_policy_lesson.ipynb #1c9f6251
+# %% ../../nbs/course/01_policy_lesson.ipynb #c5632894
 @exercise('1.4', 'give the factor by which the standard deviation of the estimated gradient '
                  'shrinks.',
           mistakes=_noise_hints.items(),

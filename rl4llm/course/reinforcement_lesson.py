@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #d9a5a213
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #e05e5faa
 from math import comb
 import torch
 from ..advantages import grpo, negative, positive, rloo, weighted_reinforce
@@ -13,13 +13,13 @@ from ..analysis.passk import pass_at_k
 from ..core.rollouts import group_mean, group_std
 from .exercises import exercise
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #2fe97fc4
-_ONE_GROUP = [(torch.tensor([1., 0., 0., 0., 0., 0., 0., 0.]),), (torch.tensor([1., 0.5, 0.]),)]
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #f1861872
+_ONE_GROUP = [(torch.tensor([1., 0., 0., 0., 0., 0., 0., 0.]),), (torch.tensor([1., .6, .1]),)]
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #2ea7466d
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #adf1370e
 def _mean_of_others(r): return (r.sum() - r) / (len(r) - 1)
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #d4eac000
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #d09e4928
 def _mean_of_all(r): return r - r.mean()
 
 def _baseline_less_reward(r): return _mean_of_others(r) - r
@@ -47,7 +47,7 @@ _others_hints = {
         'subtracted.',
 }
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #dbecab01
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #0aa81377
 @exercise('2.1', 'write leave_one_out(rewards): for each sample of one group, its reward minus '
                  'the mean reward of the others.',
           cases=_ONE_GROUP, mistakes=_others_hints.items(),
@@ -57,14 +57,17 @@ def _leave_one_out(rewards):
     one_group = torch.zeros(len(rewards), dtype=torch.long)
     return rloo(rewards, one_group)
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #de8de8c2
-_GROUPS = [(torch.tensor([1., 0., 0., 0., 1., 1., 1., 1.]), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])),
-           (torch.tensor([1., 0., 1., 1., 0., 0., 1.]), torch.tensor([0, 1, 1, 0, 0, 1, 1]))]
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #cfdcf161
+def _case(rewards, group): return torch.tensor(rewards), torch.tensor(group)
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #66af4edd
+_GROUPS = [_case([1., 0., 0., 0., 1., 1., 1., 1.], [0, 0, 0, 0, 1, 1, 1, 1]),
+           _case([1., 0., 1., 1., 0., 0., 1.], [0, 1, 1, 0, 0, 1, 1]),
+           _case([.5, .501, 0., 1.], [0, 0, 1, 1])]
+
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #cb48b3ea
 def _centred(r, g): return r - group_mean(r, g)
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #c49b25ac
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #a80ab2ce
 def _population_std(r, g): return _centred(r, g) / (group_std(r, g, ddof=0) + 1e-4)
 
 def _over_the_batch(r, g): return (r - r.mean()) / (r.std() + 1e-4)
@@ -74,6 +77,13 @@ def _std_of_the_batch(r, g): return _centred(r, g) / (r.std() + 1e-4)
 def _no_constant(r, g): return _centred(r, g) / group_std(r, g)
 
 def _turned(r, g): return -_centred(r, g) / (group_std(r, g) + 1e-4)
+
+def _tiny_constant(r, g): return _centred(r, g) / (group_std(r, g) + 1e-8)
+
+def _constant_in_root(r, g):
+    return _centred(r, g) / (group_std(r, g).square() + 1e-4).sqrt()
+
+def _not_centred(r, g): return r / (group_std(r, g) + 1e-4)
 
 def _by_variance(r, g): return _centred(r, g) / (group_std(r, g).square() + 1e-4)
 
@@ -95,11 +105,18 @@ _group_hints = {
         'number, which one step carries into every weight. Add 1e-4 to the divisor.',
     _turned:
         'The sign is turned: better than its group should be above 0.',
+    _tiny_constant:
+        'The constant in your divisor is far below the 1e-4 that is asked for (or is left out '
+        'where the deviation is not 0). Divide by the standard deviation plus 1e-4.',
+    _constant_in_root:
+        'You added 1e-4 to the variance, under the root. Add it to the standard deviation.',
+    _not_centred:
+        'The mean of the group is not subtracted.',
     _by_variance:
         'You divided by the variance. Take its root.',
 }
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #624246bc
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #f4451ef8
 @exercise('2.2', 'write group_advantage(rewards, group): (reward - mean of its group) / '
                  '(standard deviation of its group + 1e-4).',
           cases=_GROUPS, mistakes=_group_hints.items(),
@@ -107,17 +124,17 @@ _group_hints = {
                  '0.')
 def _group_advantage(rewards, group): return grpo(rewards, group)
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #277a42e4
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #4efd3168
 _METHODS = [rloo, grpo, positive, negative, weighted_reinforce]
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #dc13f542
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #373bee3d
 def _movers(reward: float) -> set:
     "Names of the methods that move a prompt whose eight samples all have this reward."
     rewards = torch.full((8,), reward)
     group = torch.zeros(8, dtype=torch.long)
     return {f.__name__ for f in _METHODS if f(rewards, group).abs().sum() > 0}
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #0a51c015
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #446f3ffa
 def _only_right(): return _movers(1.)
 
 def _negative_alone(): return {'negative'}
@@ -145,7 +162,7 @@ _mover_hints = {
         'Try each one on eight zeros. Two of them answer with something other than 0.',
 }
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #42877ddd
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #f0a8ed42
 @exercise('2.3', 'give the set of those methods, by name, that a prompt with only wrong samples '
                  'moves at all.',
           mistakes=_mover_hints.items(),
@@ -153,18 +170,18 @@ _mover_hints = {
                  'with constants still push, against whatever was tried.')
 def _moved_by_failure(): return _movers(0.)
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #0cd8a9e3
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #b8a51a70
 _FOUR = torch.tensor([.5, .3, .1, .1])
-_PUSHES = [[_FOUR, 0, -1., 1.], [_FOUR, 2, 1., 2.], [torch.tensor([.2, .7, .1]), 2, -1., .5]]
+_PUSHES = [[_FOUR, 0, -.7, 1.5], [_FOUR, 2, 1., 2.], [torch.tensor([.2, .7, .1]), 2, -1., .5]]
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #defb21c1
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #8dfcc4bf
 def _moved(p, y, step): return (p.log() + step).softmax(0)
 
 def _hot(p, y): return torch.nn.functional.one_hot(torch.tensor(y), len(p)).to(p)
 
 def _score(p, y): return _hot(p, y) - p
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #0fe21048
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #a09069a8
 def _y_alone(p, y, a, lr): return _moved(p, y, lr * a * _hot(p, y))
 
 def _backwards(p, y, a, lr): return _moved(p, y, -lr * a * _score(p, y))
@@ -172,6 +189,12 @@ def _backwards(p, y, a, lr): return _moved(p, y, -lr * a * _score(p, y))
 def _on_probabilities(p, y, a, lr): return p + lr * a * _score(p, y)
 
 def _still_logits(p, y, a, lr): return p.log() + lr * a * _score(p, y)
+
+def _forgotten_advantage(p, y, a, lr): return _moved(p, y, lr * _score(p, y))
+
+def _forgotten_rate(p, y, a, lr): return _moved(p, y, a * _score(p, y))
+
+def _forgotten_log(p, y, a, lr): return (p + lr * a * _score(p, y)).softmax(0)
 
 def _times_its_chance(p, y, a, lr): return _moved(p, y, lr * a * p[y] * _score(p, y))
 
@@ -188,6 +211,12 @@ _push_hints = {
         'do), then softmax.',
     _still_logits:
         'Those are the new logits. Take their softmax.',
+    _forgotten_advantage:
+        'The factor advantage is missing: your step is the same for a good token and a bad one.',
+    _forgotten_rate:
+        'The factor lr is missing: it says how long the step is.',
+    _forgotten_log:
+        'You took the probabilities for logits. Start from log p, whose softmax is p again.',
     _times_its_chance:
         'The factor p[y] does not belong here: it says how often y is drawn, and here y *was* '
         'drawn.',
@@ -195,7 +224,7 @@ _push_hints = {
         'The score is one_hot(y) - p; there is no further factor p.',
 }
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #098d2742
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #100eaa43
 @exercise('2.4', 'write pushed(p, y, advantage, lr): the probabilities after one step of size lr '
                  'on the logits, when y was drawn.',
           cases=_PUSHES, mistakes=_push_hints.items(),
@@ -203,7 +232,7 @@ _push_hints = {
                  'is taken from a wrong token goes mostly to tokens that were likely already.')
 def _pushed(p, y, advantage, lr): return _moved(p, y, lr * advantage * _score(p, y))
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #ea24fa90
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #1be8aaa1
 def _plug_in(n, c, k): return 1 - (1 - c / n) ** k
 
 def _pass_at_1(n, c, k): return c / n
@@ -211,6 +240,8 @@ def _pass_at_1(n, c, k): return c / n
 def _without_right(n, c, k): return comb(n - c, k) / comb(n, k)
 
 def _added_up(n, c, k): return min(1, k * c / n)
+
+def _exactly_one(n, c, k): return c * comb(n - c, k - 1) / comb(n, k)
 
 def _all_right(n, c, k): return comb(c, min(k, c)) / comb(n, k)
 
@@ -224,12 +255,15 @@ _subset_hints = {
         'That is the share of subsets without a right one. Take it from 1.',
     _added_up:
         'Adding up the chances counts a subset with two right samples twice.',
+    _exactly_one:
+        'You counted the subsets with exactly one right sample. Two or more will do as well, so '
+        'count those with none and take their share from 1.',
     _all_right:
         'You counted subsets made of right samples. One right one is enough, so count those '
         'with none.',
 }
 
-# %% ../../nbs/course/02_reinforcement_lesson.ipynb #aee8c5aa
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #c1a0593c
 @exercise('2.5', 'write at_least_one(n, c, k): the share of all ways to pick k of n samples, c '
                  'of them right, that hold a right one.',
           cases=[(10, 3, 1), (10, 3, 2), (20, 2, 5), (10, 3, 8)], mistakes=_subset_hints.items(),

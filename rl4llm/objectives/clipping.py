@@ -90,8 +90,8 @@ def sapo(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"],
     return -adv * 4 / tau * gate
 
 # %% ../../nbs/objectives/04_clipping.ipynb #907592e2
-add_recipe('grpo_dual_clip', 'grpo', objective=dual_clip, minibatch=64,
-           summary='a bound on the loss of bad tokens, four updates a batch')
+add_recipe('grpo_dual_clip', 'grpo', objective=dual_clip, minibatch=64, epochs=4,
+           summary='a bound on the loss of bad tokens, sixteen updates a batch')
 add_recipe('cispo', 'grpo', summary='capped weight, no token without gradient',
            objective=use(cispo, cap=5.0), aggregate=use('aggregate', mode='token-mean'),
            minibatch=64)

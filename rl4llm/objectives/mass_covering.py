@@ -190,7 +190,8 @@ def _asked_among(fresh, old, numbers: list):
 # %% ../../nbs/objectives/08_mass_covering.ipynb #edc59251
 add_recipe('dph_forward_kl', 'grpo_clip_higher', paper=24,
            summary='rehearse solved problems by forward KL',
-           sampler=rehearse_solved, objective=use(dph, divergence='forward_kl', coef=0.02))
+           sampler=use(rehearse_solved, solved=0.75),
+           objective=use(dph, divergence='forward_kl', coef=0.02))
 add_recipe('dph_js', 'dph_forward_kl', paper=24, summary='rehearse by Jensen-Shannon divergence',
            objective=use(dph, divergence='js', coef=0.1))
 add_recipe('dph_alpha', 'dph_forward_kl', paper=24, summary='rehearse by an alpha divergence',

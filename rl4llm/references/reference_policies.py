@@ -179,14 +179,14 @@ def drift(policy, original, rollouts) -> float:
 add_recipe('prorl', 'grpo_kl', paper=16,
            summary='resets of the reference, clip-higher, informative groups, a warm sampler',
            objective=use('ppo_clip', high=0.4), select='drop_uniform_groups',
-           reference=reset_reference, temperature=1.2, minibatch=64)
+           reference=use(reset_reference, patience=10, every=20), temperature=1.2, minibatch=64)
 add_recipe('t1', 'rloo', paper=57,
            summary='many warm samples, an entropy bonus, a reference that follows',
            regularisers=(use('kl_penalty', coef=1e-3, estimator='k2'),
                          use('entropy_bonus', coef=1e-3)),
            reference=ema_reference, temperature=1.2, prompts=4, group=64)
 add_recipe('grpo_adaptive_kl', 'grpo_kl', summary='a KL penalty steered to a target',
-           regularisers=(use('adaptive_kl_penalty'),))
+           regularisers=(use('adaptive_kl_penalty', target=0.01, horizon=500),))
 add_recipe('grpo_tied', 'grpo_kl', paper=16,
            summary='a penalty strong enough to slow training down',
            regularisers=(use('kl_penalty', coef=0.1, estimator='k3'),))

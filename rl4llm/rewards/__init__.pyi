@@ -10,6 +10,7 @@ from .spurious import random_reward as random_reward
 from .spurious import text_uniform as text_uniform
 from .verifier import as_item as as_item
 from .verifier import correct as correct
+from .verifier import items_dataset as items_dataset
 from .verifier import partial_credit as partial_credit
 from .verifier import text_of as text_of
 from .verifier import verdicts as verdicts

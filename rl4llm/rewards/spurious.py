@@ -47,7 +47,7 @@ def random_reward(prompts, completions, *, rate: float = 0.5, seed: int = 0, **c
 # %% ../../nbs/rewards/01_spurious.ipynb #6b041764
 @stage('reward', paper=175, parent='correct',
        changes='verdicts are turned round at random, for single responses or for all of a prompt')
-def flipped_reward(prompts, completions, *, item, rate: float = 0.1, seed: int = 0,
+def flipped_reward(prompts, completions, *, item=None, rate: float = 0.1, seed: int = 0,
                    per: str = 'response', **columns) -> list[float | None]:
     """The verifier's 1.0 or 0.0, turned round with probability `rate`.
 

@@ -4,6 +4,9 @@ from . import forking_tokens as forking_tokens
 from . import row_selection as row_selection
 from .durations import duration_weighted as duration_weighted
 from .durations import duration_weights as duration_weights
+from .durations import made_up_seconds as made_up_seconds
+from .durations import sample_by_the_clock as sample_by_the_clock
+from .durations import who_arrives as who_arrives
 from .forking_tokens import ENTROPY_ENDS as ENTROPY_ENDS
 from .forking_tokens import STEP_ROLES as STEP_ROLES
 from .forking_tokens import entropy_mask as entropy_mask

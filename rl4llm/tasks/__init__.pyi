@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import countdown as countdown
 from . import modular as modular
+from . import own_data as own_data
 from . import protocol as protocol
 from . import sat as sat
 from . import vocabulary as vocabulary
@@ -31,6 +32,16 @@ from .modular import random_chain as random_chain
 from .modular import verify_modular as verify_modular
 from .modular import written_values as written_values
 from .modular import wrong_value as wrong_value
+from .own_data import DataTask as DataTask
+from .own_data import INSTRUCTION as INSTRUCTION
+from .own_data import demonstrate_row as demonstrate_row
+from .own_data import digest_of as digest_of
+from .own_data import plain_answer as plain_answer
+from .own_data import read_rows as read_rows
+from .own_data import said_answer as said_answer
+from .own_data import same_answer as same_answer
+from .own_data import task_from as task_from
+from .own_data import unspelt as unspelt
 from .protocol import Item as Item
 from .protocol import SPLITS as SPLITS
 from .protocol import Task as Task
@@ -39,8 +50,10 @@ from .protocol import add_task as add_task
 from .protocol import check_dial as check_dial
 from .protocol import draw_distinct as draw_distinct
 from .protocol import final_answer as final_answer
+from .protocol import keep_task as keep_task
 from .protocol import levels as levels
 from .protocol import split_of as split_of
+from .protocol import split_steps as split_steps
 from .protocol import task as task
 from .protocol import task_of as task_of
 from .protocol import tasks as tasks

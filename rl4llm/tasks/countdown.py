@@ -12,7 +12,8 @@ import math, random, re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
-from .protocol import Item, Verdict, add_task, check_dial, draw_distinct, final_answer
+from .protocol import Item, Verdict, add_task, check_dial, draw_distinct
+from .protocol import final_answer, split_steps
 
 # %% ../../nbs/tasks/01_countdown.ipynb #2f3baf52
 class Step(NamedTuple):
@@ -122,7 +123,7 @@ def _parsed(piece: str) -> Step | None:
 
 def parse_steps(text: str) -> list[Step | None]:
     "The steps between `;` or new lines; None for what is not `a op b = c` in plain digits."
-    return [_parsed(piece) for piece in re.split(r'\s*[;\n]\s*', text)]
+    return [_parsed(piece) for piece in split_steps(text)]
 
 # %% ../../nbs/tasks/01_countdown.ipynb #57313dee
 def follow(item: Item, steps) -> list[tuple[int, ...]]:

@@ -9,7 +9,8 @@ __all__ = ['MODULAR_TEXT', 'chain_values', 'random_chain', 'demonstrate_modular'
 # %% ../../nbs/tasks/02_modular.ipynb #6aa2f705
 import random, re
 from dataclasses import dataclass
-from .protocol import Item, Verdict, add_task, check_dial, draw_distinct, final_answer
+from .protocol import Item, Verdict, add_task, check_dial, draw_distinct
+from .protocol import final_answer, split_steps
 
 # %% ../../nbs/tasks/02_modular.ipynb #04679054
 def _updated(x: int, op: str, y: int) -> int:
@@ -57,7 +58,7 @@ def written_values(text: str) -> list[int]:
     """
     steps = text.partition('<answer>')[0][:2000].strip()
     values = []
-    for piece in re.split(r'\s*[;\n]\s*', steps):
+    for piece in split_steps(steps):
         if not _NUMBER.fullmatch(piece): break
         values.append(int(piece))
     return values

@@ -102,7 +102,18 @@ def _clause_order(clause): return (*map(abs, clause), *clause)
 
 def plant_clauses(planted, literals: int, count: int,
                   rng: random.Random) -> tuple[tuple[int, ...], ...]:
-    "`count` different random clauses, all true under the planted assignment, sorted."
+    """`count` different random clauses, all true under the planted assignment, sorted.
+
+    Raises ValueError for more of them than there are.
+    """
+    variables = len(planted)
+    if not 1 <= literals <= variables:
+        raise ValueError(f"a clause of {literals} literals over {variables} variables: wanted "
+                         f"from 1 to {variables}.")
+    most = math.comb(variables, literals) * (2 ** literals - 1)
+    if not 0 <= count <= most:
+        raise ValueError(f"{count} different clauses of {literals} literals over {variables} "
+                         f"variables were wanted, there are {most} that a planted solution allows.")
     found = set()
     while len(found) < count:
         chosen = sorted(rng.sample(range(1, len(planted) + 1), literals))

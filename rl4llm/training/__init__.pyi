@@ -13,6 +13,7 @@ from .callbacks import Evaluate as Evaluate
 from .callbacks import LivePlot as LivePlot
 from .callbacks import Progress as Progress
 from .callbacks import UNITS as UNITS
+from .callbacks import centred_mean as centred_mean
 from .callbacks import check_callbacks as check_callbacks
 from .callbacks import check_metrics as check_metrics
 from .callbacks import plot_metrics as plot_metrics

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['EVENTS', 'UNITS', 'run_callbacks', 'check_callbacks', 'check_metrics', 'Progress', 'Evaluate', 'Checkpoint',
-           'EarlyStop', 'LivePlot', 'plot_metrics']
+           'EarlyStop', 'LivePlot', 'centred_mean', 'plot_metrics']
 
 # %% ../../nbs/training/03_callbacks.ipynb #1991613f
 import os, sys
 
 # %% ../../nbs/training/03_callbacks.ipynb #dbcfc79e
+import numpy as np
 from tqdm.auto import tqdm
 
 # %% ../../nbs/training/03_callbacks.ipynb #f3373735
@@ -186,11 +187,24 @@ class LivePlot:
         if in_notebook and state.step % self.every == 0:
             self.draw(state)
 
+# %% ../../nbs/training/03_callbacks.ipynb #58f0734e
+def centred_mean(values, reach: int = 4):
+    """Mean of each value with up to `reach` neighbours on either side, equally many of both.
+
+    It follows a straight line exactly, up to both ends. Missing values are left out.
+    """
+    values = np.asarray(values, dtype=float)
+    last = len(values) - 1
+    sides = [min(reach, i, last - i) for i in range(len(values))]
+    windows = [values[i - side:i + side + 1] for i, side in enumerate(sides)]
+    known = [window[~np.isnan(window)] for window in windows]
+    return np.array([window.mean() if len(window) else np.nan for window in known])
+
 # %% ../../nbs/training/03_callbacks.ipynb #4e64c059
 def plot_metrics(run, metrics=('reward', 'entropy')):
     """A figure with one small panel for each of a run's `metrics`.
 
-    Every step is dotted, a running mean over 10 steps drawn.
+    Every step is dotted, its `centred_mean` drawn.
     Raises ValueError for a metric that the run does not have.
     """
     import matplotlib.pyplot as plt
@@ -199,9 +213,9 @@ def plot_metrics(run, metrics=('reward', 'entropy')):
     size = (3.2 * len(metrics), 2.4)
     figure, axes = plt.subplots(1, len(metrics), figsize=size, squeeze=False, layout='constrained')
     for ax, name in zip(axes[0], metrics):
-        smooth = table[name].rolling(10, min_periods=1).mean()
-        ax.plot(table['step'], table[name], '.', color='#999999', markersize=3)
-        ax.plot(table['step'], smooth, color='#0072B2')
+        values = table[name].to_numpy(dtype=float)
+        ax.plot(table['step'], values, '.', color='#999999', markersize=3)
+        ax.plot(table['step'], centred_mean(values), color='#0072B2')
         ax.set(xlabel='step', ylabel=UNITS.get(name, name), xlim=(0, run.config['steps']))
     return figure
 

@@ -31,7 +31,7 @@ from ..core.pipeline import (Batch, Stages, active_rows, advantages, batch_loss,
 from ..core.policy import Policy
 from ..core.registry import STAGE_FIELDS
 from ..core.registry import recipe as recipe_named
-from ..core.rollouts import group_mean, rows_of
+from ..core.rollouts import check_drawn, check_problems, group_mean, rows_of
 from ..core.signals import (add_signals, check_needs, greedy_rewards, has_logp_old,
                                  in_parts, live_names, logp_old_of, scored)
 from ..core.storage import pack, unpack, versions
@@ -258,8 +258,10 @@ def collect(state: TrainState):
     policy = state.policy
     seed_of = partial(fold, state.seed, state.step)
     items = stages.curriculum.call.sample(recipe.prompts, seed=int(seed_of(1)))
+    items = check_problems(items, recipe.prompts, stages.curriculum.name)
     rollouts = stages.sampler(policy, items, recipe.group, seed=int(seed_of(2)),
                               temperature=recipe.temperature, **room_of(recipe))
+    rollouts = check_drawn(rollouts, items, stages.sampler.name)
     rollouts = scored(policy, rollouts, stages.reward)
     check_rewards(state, rollouts)
     return with_signals(state, rollouts, {*stages.advantage.needs, *stages.select.needs})

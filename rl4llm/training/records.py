@@ -8,7 +8,7 @@ __all__ = ['SAME', 'Evaluation', 'pass_curve', 'weights_hash', 'now', 'identity'
            'load_runs', 'locked', 'run_html']
 
 # %% ../../nbs/training/01_records.ipynb #47b83139
-import contextlib, dataclasses, datetime, hashlib, json, warnings
+import contextlib, dataclasses, datetime, hashlib, html, json, warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class Evaluation:
         what = f"{self.model}, step {self.step}, {self.task}"
         size = f"{len(self.keys)} problems x {int(self.num_samples[0])} samples"
         table = self.pass_at_k().round(3).to_frame('pass@k').T
-        return f"<p>{what}: {size}</p>" + table.to_html()
+        return f"<p>{html.escape(what)}: {size}</p>" + table.to_html()
 
 # %% ../../nbs/training/01_records.ipynb #7803b06c
 def pass_curve(evaluation, ks) -> pd.Series:

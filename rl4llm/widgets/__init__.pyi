@@ -65,9 +65,12 @@ from .panels import slider as slider
 from .panels import switch as switch
 from .panels import title_html as title_html
 from .panels import value_text as value_text
+from .rollout_microscope import NOT_SCORED as NOT_SCORED
 from .rollout_microscope import QUANTITIES as QUANTITIES
+from .rollout_microscope import UNKNOWN as UNKNOWN
 from .rollout_microscope import group_html as group_html
 from .rollout_microscope import groups_html as groups_html
+from .rollout_microscope import is_scored as is_scored
 from .rollout_microscope import microscope as microscope
 from .rollout_microscope import microscope_view as microscope_view
 from .rollout_microscope import opened as opened

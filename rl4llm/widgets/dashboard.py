@@ -12,12 +12,12 @@ import html, threading, time
 
 # %% ../../nbs/widgets/04_dashboard.ipynb #9c135a08
 import numpy as np
-import pandas as pd
 import torch
 
 # %% ../../nbs/widgets/04_dashboard.ipynb #e459a6fa
 from ..analysis.passk import pass_at_k
 from ..analysis.plots import OKABE_ITO, UNITS, figure_html
+from ..training.callbacks import centred_mean
 from ..training.loop import train
 from .panels import PLAIN_LOOK, bundle, element
 
@@ -42,10 +42,10 @@ MEANINGS = {**UNITS, 'kl': 'KL to the old policy', 'length': 'tokens a response'
             'pass@k': 'pass@k of the batch (◆ held out)'}
 
 # %% ../../nbs/widgets/04_dashboard.ipynb #fd7cde96
-def draw_curve(ax, steps, values, colour: str, *, label: str = '', window: int = 10) -> None:
-    "Dots for every step and a running mean over `window` steps."
-    values = pd.Series(np.array(values, dtype=float))
-    mean = values.rolling(window, min_periods=1).mean()
+def draw_curve(ax, steps, values, colour: str, *, label: str = '') -> None:
+    "Dots for every step and their `centred_mean`."
+    values = np.array(values, dtype=float)
+    mean = centred_mean(values)
     ax.plot(steps, values, '.', color=colour, alpha=0.45, ms=4, mew=0)
     ax.plot(steps, mean, color=colour, lw=1.7, label=label)
 
