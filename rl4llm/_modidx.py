@@ -2488,6 +2488,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'rl4llm/studies/frontiers.py')},
             'rl4llm.studies.probes': { 'rl4llm.studies.probes.StoredResult': ( 'studies/probes.html#storedresult',
                                                                                'rl4llm/studies/probes.py'),
+                                       'rl4llm.studies.probes._as_collected': ( 'studies/probes.html#_as_collected',
+                                                                                'rl4llm/studies/probes.py'),
                                        'rl4llm.studies.probes._base': ('studies/probes.html#_base', 'rl4llm/studies/probes.py'),
                                        'rl4llm.studies.probes._moved': ('studies/probes.html#_moved', 'rl4llm/studies/probes.py'),
                                        'rl4llm.studies.probes._of_study': ('studies/probes.html#_of_study', 'rl4llm/studies/probes.py'),

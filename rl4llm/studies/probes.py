@@ -19,13 +19,14 @@ from ..analysis.traces import load_rollouts, save_rollouts
 from ..core.numerics import fold, keyed_uniform
 from ..core.pipeline import advantages
 from ..core.policy import ASSETS, Policy
+from ..core.signals import scored
 from ..core.registry import RECIPES, Recipe, load_stages, recipe
 from ..core.storage import read_json, readable_json, write_atomic
 from .study import (RENEWALS, STUDIES, arm_recipe, is_current, load_study, renewals,
                                   study_file)
 from .tryouts import stored_tryouts, tryout_recipe
 from ..tasks import task
-from ..training.loop import collect, metrics_of, start, update, update_memory
+from ..training.loop import metrics_of, start, update, update_memory, with_signals
 
 # %% ../../nbs/studies/03_probes.ipynb #4b0d46c6
 BATCHES = ASSETS / 'probes'
@@ -82,18 +83,12 @@ def probe_draws(made) -> list[dict]:
 # %% ../../nbs/studies/03_probes.ipynb #683141b4
 def probe_steps(made) -> list[dict]:
     "Three training steps on the stored rollouts: advantages, loss, gradient norm, weights."
-    batches = iter(stored_batches())
-
-    def stored(policy, items, group=1, *, seed, **how):
-        batch = next(batches)
-        return dataclasses.replace(batch, logp_old=batch.logp_old.clone())
-
-    state = start(_base(), task('countdown', level='easy'), made.but(sampler=stored), steps=3,
+    state = start(_base(), task('countdown', level='easy'), made.but(sampler='sample'), steps=3,
                   seed=SEED, path=None)
     before = [p.detach().clone() for p in state.policy.model.parameters()]
     steps = []
-    for _ in range(3):
-        rollouts = state.rollouts = collect(state)
+    for batch in stored_batches():
+        rollouts = state.rollouts = _as_collected(state, batch)
         adv = advantages(state.stages, rollouts, **state.world)
         updates = update(state, rollouts, adv, limit=1e4)
         row = metrics_of(state, rollouts, adv, updates)
@@ -103,6 +98,15 @@ def probe_steps(made) -> list[dict]:
         steps.append(dict(advantages=checksum(adv, 'adv', mask=rollouts.mask), **seen,
                           **_moved(state.policy.model, before)))
     return steps
+
+
+def _as_collected(state, batch):
+    "Stored rollouts with rewards and signals, as if this step had drawn them."
+    stages = state.stages
+    stages.curriculum.call.sample(state.recipe.prompts, seed=int(fold(SEED, state.step, 1)))
+    own = dataclasses.replace(batch, logp_old=batch.logp_old.clone())
+    own = scored(state.policy, own, stages.reward)
+    return with_signals(state, own, {*stages.advantage.needs, *stages.select.needs})
 
 
 def _moved(model, before: list) -> dict:

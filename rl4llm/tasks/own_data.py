@@ -264,7 +264,7 @@ class DataTask:
         item = rng.choice(self.parts['train'])
         return item, self.demonstrate(item, seed=0)
 
-    def sample(self, n, *, seed, split='train'):
+    def sample(self, n: int, *, seed: int, split: str = 'train') -> list[Item]:
         if split not in SPLITS:
             raise ValueError(f"split is one of {', '.join(SPLITS)}, not {split!r}.")
         items = self.parts[split]
