@@ -27,6 +27,22 @@ def test_stored_results_belong_to_the_present_code_and_model(name):
     assert {r['weights'] for r in stored['runs']} == {weights_hash(Policy.load(stored['study']['model']).model)}
 
 
+@pytest.mark.parametrize('record, revised, wanted', [
+    ({}, {}, 'current'), ({'revision': 1}, {'revision': 2}, 'earlier loop'), ({}, {'revision': 2}, 'earlier loop'),
+    ({'revision': 2}, {'revision': 2}, 'current'), ({'fingerprint': '0' * 16}, {}, 'stale'),
+    ({'fingerprint': '0' * 16}, {'revision': 2}, 'earlier loop')])
+def test_a_run_is_current_or_of_an_earlier_loop_or_stale(record, revised, wanted, monkeypatch):
+    monkeypatch.setattr(studies, 'stored_probes', lambda: {'grpo': revised})
+    grpo = studies.recipe('grpo')
+    assert studies.standing({'fingerprint': grpo.fingerprint(), **record}, grpo, 'grpo') == wanted
+
+
+def test_an_arm_of_an_earlier_loop_says_what_has_changed():
+    earlier = studies.earlier_arms(load_study('clip_higher'))
+    assert set(earlier) == {'four mini-batches/grpo', 'four mini-batches/grpo_clip_higher'} and all(earlier.values())
+    assert studies.earlier_arms(load_study('lite_ppo')) == {}
+
+
 @pytest.mark.parametrize('name', NAMES)
 def test_stored_studies_are_whole(name):
     stored, study = load_study(name), study_named(name)

@@ -237,11 +237,14 @@ def claims_list():
 @claims.command('show')
 def claims_show(name: ClaimName):
     """The parts of one claim: differences with intervals, p-values, verdicts."""
-    from rl4llm.atlas.claims import claim_named, claim_rows, claim_verdict, why_waiting
+    from rl4llm.atlas.claims import (claim_named, claim_rows, claim_verdict, then,
+                                     why_earlier_loop, why_waiting)
     from rl4llm.core.citations import cited
     claim = claim_named(name)
     typer.echo(f'{claim.statement}\npaper: {cited(claim.paper)}\nverdict: {claim_verdict(claim)}')
     if why_waiting(claim): return typer.echo(why_waiting(claim))
+    if why_earlier_loop(claim):
+        typer.echo(then(claim))
     typer.echo(claim_rows(claim).T.to_string(header=False))
     typer.echo(f'differs from the paper: {claim.differs}\nrun again: rl4llm claims run {name}')
 
@@ -299,6 +302,8 @@ def probes_command(
              '**store**: after a change that was meant to change numbers.')] = 'check',
     names: Annotated[Optional[list[str]], typer.Argument(
         help='Probes to check or store, by recipe; default: all.')] = None,
+    why: Annotated[str, typer.Option(
+        help='With store: what has changed the numbers, in a few words.')] = '',
 ):
     """Does a change of the code change the numbers of a recipe? Exit code 1 if one does.
 
@@ -310,7 +315,9 @@ def probes_command(
     from rl4llm.studies.probes import store_probes
     chosen = _probes_named(names)
     if action == 'check': return _check_probes(chosen)
-    store_probes(chosen)
+    if not why:
+        raise ValueError("probes store needs --why: a few words on what has changed the numbers.")
+    store_probes(chosen, why=why)
     typer.echo(f'{len(chosen)} probes stored')
 
 

@@ -31,13 +31,16 @@ from .claims import claim_verdict as claim_verdict
 from .claims import claims_table as claims_table
 from .claims import equal_progress as equal_progress
 from .claims import measured_part as measured_part
+from .claims import measured_verdict as measured_verdict
 from .claims import metric_at as metric_at
 from .claims import missing_runs as missing_runs
 from .claims import paired_seeds as paired_seeds
 from .claims import part_verdict as part_verdict
 from .claims import read_claim as read_claim
 from .claims import study_arms as study_arms
+from .claims import then as then
 from .claims import token_ratio as token_ratio
+from .claims import why_earlier_loop as why_earlier_loop
 from .claims import why_waiting as why_waiting
 from .explorer import SCROLLS as SCROLLS
 from .explorer import SHOWN as SHOWN

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['CLAIMS', 'CLAIM_EXAMPLE', 'PART_EXAMPLE', 'TABLE_COLUMNS', 'VERDICTS', 'Part', 'Claim', 'add_claim', 'claim_named',
            'read_claim', 'study_arms', 'arm_of', 'equal_progress', 'metric_at', 'paired_seeds', 'measured_part',
-           'token_ratio', 'part_verdict', 'claim_table', 'claim_verdict', 'why_waiting', 'missing_runs', 'claim_rows',
-           'claim_html', 'claims_table']
+           'token_ratio', 'part_verdict', 'claim_table', 'claim_verdict', 'why_earlier_loop', 'measured_verdict',
+           'why_waiting', 'missing_runs', 'claim_rows', 'then', 'claim_html', 'claims_table']
 
 # %% ../../nbs/atlas/00_claims.ipynb #65bd2511
 import functools, html
@@ -24,8 +24,8 @@ from ..core.policy import ASSETS
 from ..core.settings_file import nearest
 from ..studies.comparison import SEEDS_FOR_VERDICT, compare, holm, reached_step
 from ..studies.definition_files import check_fields, needed_fields, read_definition
-from ..studies.study import (STUDIES, load_study, stale_runs, study_file, study_named,
-                                  study_runs)
+from ..studies.study import (STUDIES, earlier_arms, load_study, stale_runs, study_file,
+                                  study_named, study_runs)
 
 # %% ../../nbs/atlas/00_claims.ipynb #e36ac1a7
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +284,8 @@ def _at_equal_reward(part, stored: dict, runs) -> dict:
     return {name: found[key] for key, name in names.items()}
 
 # %% ../../nbs/atlas/00_claims.ipynb #1567c418
-VERDICTS = ('reproduced', 'mixed', 'not reproduced', 'no verdict yet', 'waits', 'stale')
+VERDICTS = ('reproduced', 'mixed', 'not reproduced', 'no verdict yet', 'waits', 'earlier loop',
+            'stale')
 
 # %% ../../nbs/atlas/00_claims.ipynb #a40aabbb
 @functools.lru_cache
@@ -297,10 +298,23 @@ def claim_verdict(claim) -> str:
     """One of the `VERDICTS` on a claim.
 
     waits: not built, or no runs stored here.
-    stale: the code of its recipes has changed since, and gives other numbers.
+    earlier loop: its runs were trained before a change that is known to move their numbers.
+    stale: the code of its recipes has changed since, and nobody knows how much it matters.
     """
     if why_waiting(claim): return 'waits'
     if stale_runs(load_study(claim.study)): return 'stale'
+    return 'earlier loop' if why_earlier_loop(claim) else measured_verdict(claim)
+
+
+def why_earlier_loop(claim) -> str:
+    "What has moved the numbers of a claim's runs since they were trained. Empty if nothing."
+    earlier = earlier_arms(load_study(claim.study))
+    arms = {arm for part in claim.parts for arm in (part.arm, part.minus)}
+    return '; '.join(sorted({why for arm, why in earlier.items() if arm in arms}))
+
+
+def measured_verdict(claim) -> str:
+    "The verdict that the stored runs of a claim give, whatever has changed since."
     verdicts = _verdicts(claim, study_file(claim.study).stat().st_mtime_ns)
     if 'no verdict yet' in verdicts: return 'no verdict yet'
     held = verdicts.count('holds')
@@ -351,11 +365,18 @@ def _difference(row: dict, keys: tuple, otherwise: str) -> str:
     return f'{value:+.3f}{interval}'
 
 # %% ../../nbs/atlas/00_claims.ipynb #66d3195c
+def then(claim) -> str:
+    "What a claim of an earlier loop came out as, and what has changed since."
+    return f"{measured_verdict(claim)} then; since, {why_earlier_loop(claim)}"
+
+
 def claim_html(claim) -> str:
     "A claim with its parts and verdict, for a notebook."
     head = (f"<p><b>{html.escape(claim.statement)}</b> ({html.escape(cited(claim.paper))})<br>"
             f"Verdict: <b>{claim_verdict(claim)}</b>")
     if why_waiting(claim): return f"{head}: {html.escape(why_waiting(claim))}</p>"
+    if why_earlier_loop(claim):
+        head += f" ({html.escape(then(claim))})"
     parts = claim_rows(claim).to_html(index=False)
     return f"{head}</p>{parts}<p>Differs from the paper: {html.escape(claim.differs)}</p>"
 
@@ -374,4 +395,6 @@ def _measured_text(claim) -> str:
     "The differences of a claim in one line, or why there are none."
     if why_waiting(claim): return why_waiting(claim)
     parts = claim_rows(claim).to_dict('records')
-    return '; '.join(f"{p['of']} {p['difference']}: {p['after equal rollouts']}" for p in parts)
+    head = f'{then(claim)}: ' if why_earlier_loop(claim) else ''
+    told = [f"{p['of']} {p['difference']}: {p['after equal rollouts']}" for p in parts]
+    return head + '; '.join(told)

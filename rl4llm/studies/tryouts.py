@@ -21,7 +21,7 @@ from ..core.method_map import is_placebo
 from ..core.policy import ASSETS, Policy
 from ..core.registry import RECIPES, load_stages, nearest_names, recipe
 from ..core.storage import read_json, readable_json, write_atomic
-from .study import is_current
+from .study import revision, standing
 from ..tasks import task
 from ..training.evaluation import evaluate
 from ..training.loop import train
@@ -83,7 +83,8 @@ def try_out(name: str, how: Tryout | None = None, *, seed: int = 0, base=None) -
     items = problem.sample(how.problems, seed=seed, split='test')
     before = base or examine(policy, items, how)
     run = train(policy, problem, tried, steps=how.steps, seed=seed)
-    record = dict(recipe=name, fingerprint=tried.fingerprint(), lr=tried.lr, **_terms(how))
+    record = dict(recipe=name, fingerprint=tried.fingerprint(), revision=revision(name),
+                  lr=tried.lr, **_terms(how))
     record['seconds'] = round(run.config['seconds'], 1)
     record.update(before=before, after=examine(policy, items, how), samples=how.samples)
     record.update({metric: _both_ends(run, metric) for metric in ('reward', 'entropy')})
@@ -119,7 +120,7 @@ def due(again: bool = False) -> list[str]:
     def is_done(name):
         record = stored.get(name)
         if record is None or terms_of(record) != _terms(tryout_of(name)): return False
-        return is_current(record['fingerprint'], tryout_recipe(name))
+        return standing(record, tryout_recipe(name), name) == 'current'
 
     return [name for name in ours if again or not is_done(name)]
 
