@@ -73,7 +73,6 @@ from .gradient_guided import gradient_novelty as gradient_novelty
 from .gradient_guided import novelty_reward as novelty_reward
 from .gradient_guided import output_features as output_features
 from .gradient_guided import row_novelty as row_novelty
-from .group_relative import SCALES as SCALES
 from .group_relative import dr_grpo as dr_grpo
 from .group_relative import grpo as grpo
 from .more_baselines import collision as collision
@@ -96,13 +95,11 @@ from .passk_advantages import BASELINES as BASELINES
 from .passk_advantages import grpo_passk as grpo_passk
 from .passk_advantages import none_right as none_right
 from .passk_advantages import pkpo as pkpo
-from .process_advantages import PRL_MODES as PRL_MODES
 from .process_advantages import every_ends as every_ends
 from .process_advantages import fill_from_next_end as fill_from_next_end
 from .process_advantages import prl as prl
 from .process_advantages import separator_ends as separator_ends
 from .process_advantages import separator_ids as separator_ids
-from .token_credit import PLANNING_ROLES as PLANNING_ROLES
 from .token_credit import dominance_threshold as dominance_threshold
 from .token_credit import head_influence as head_influence
 from .token_credit import hicra as hicra

@@ -17,7 +17,6 @@ from . import plots as plots
 from . import signal as signal
 from . import traces as traces
 from . import voting as voting
-from .boundary import BINS as BINS
 from .boundary import Support as Support
 from .boundary import accuracy_and_capability as accuracy_and_capability
 from .boundary import bin_names as bin_names
@@ -126,7 +125,6 @@ from .over_optimisation import plot_frontier as plot_frontier
 from .over_optimisation import proxy_and_gold as proxy_and_gold
 from .over_optimisation import response_kl as response_kl
 from .over_optimisation import tilted_weights as tilted_weights
-from .page import PAGE_TEMPLATE as PAGE_TEMPLATE
 from .page import Report as Report
 from .page import diversity_rows as diversity_rows
 from .page import lost_and_gained as lost_and_gained
@@ -155,7 +153,6 @@ from .passk import whole_numbers as whole_numbers
 from .plots import MARKERS as MARKERS
 from .plots import METHOD_LOOKS as METHOD_LOOKS
 from .plots import OKABE_ITO as OKABE_ITO
-from .plots import STYLE as STYLE
 from .plots import UNITS as UNITS
 from .plots import figure_html as figure_html
 from .plots import label_lines as label_lines
@@ -173,10 +170,7 @@ from .signal import plot_signal as plot_signal
 from .signal import signal_estimate as signal_estimate
 from .signal import signal_map as signal_map
 from .signal import signal_share as signal_share
-from .traces import NOT_IN_A_REPLAY as NOT_IN_A_REPLAY
 from .traces import Replay as Replay
-from .traces import TRACE as TRACE
-from .traces import TRACE_VERSION as TRACE_VERSION
 from .traces import check_signals as check_signals
 from .traces import item_record as item_record
 from .traces import keep_statistics as keep_statistics

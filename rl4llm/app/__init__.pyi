@@ -11,12 +11,8 @@ from .benchmarks import load_benchmark as load_benchmark
 from .benchmarks import plot_benchmark as plot_benchmark
 from .benchmarks import plot_growth_axis as plot_growth_axis
 from .benchmarks import plot_ratio_bars as plot_ratio_bars
-from .cli import ClaimName as ClaimName
-from .cli import DEBUG as DEBUG
-from .cli import Out as Out
 from .cli import Seed as Seed
 from .cli import Store as Store
-from .cli import Workers as Workers
 from .cli import app as app
 from .cli import atlas_command as atlas_command
 from .cli import claims as claims
@@ -44,7 +40,6 @@ from .demonstration import LR as LR
 from .demonstration import NO_STUDY as NO_STUDY
 from .demonstration import PAGE as PAGE
 from .demonstration import STUDY as STUDY
-from .demonstration import STUDY_LEVEL as STUDY_LEVEL
 from .demonstration import closing_words as closing_words
 from .demonstration import demo as demo
 from .demonstration import demo_recipe as demo_recipe

@@ -4,7 +4,6 @@ from . import claims as claims
 from . import explorer as explorer
 from .catalogue import ALSO as ALSO
 from .catalogue import PARTLY as PARTLY
-from .catalogue import UNTRIED as UNTRIED
 from .catalogue import components_of as components_of
 from .catalogue import coverage as coverage
 from .catalogue import home_of as home_of
@@ -15,11 +14,8 @@ from .catalogue import status_of as status_of
 from .catalogue import summary_of as summary_of
 from .catalogue import table as table
 from .claims import CLAIMS as CLAIMS
-from .claims import CLAIM_EXAMPLE as CLAIM_EXAMPLE
 from .claims import Claim as Claim
-from .claims import PART_EXAMPLE as PART_EXAMPLE
 from .claims import Part as Part
-from .claims import TABLE_COLUMNS as TABLE_COLUMNS
 from .claims import VERDICTS as VERDICTS
 from .claims import add_claim as add_claim
 from .claims import arm_of as arm_of
@@ -42,7 +38,6 @@ from .claims import then as then
 from .claims import token_ratio as token_ratio
 from .claims import why_earlier_loop as why_earlier_loop
 from .claims import why_waiting as why_waiting
-from .explorer import SCROLLS as SCROLLS
 from .explorer import SHOWN as SHOWN
 from .explorer import atlas_explorer as atlas_explorer
 from .explorer import atlas_html as atlas_html

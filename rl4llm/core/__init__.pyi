@@ -27,12 +27,6 @@ from .lazy import index as index
 from .lazy import names_by_module as names_by_module
 from .lazy import places_of as places_of
 from .learned import Learned as Learned
-from .method_map import FITS as FITS
-from .method_map import INDENT as INDENT
-from .method_map import KIND_COLOURS as KIND_COLOURS
-from .method_map import LETTER as LETTER
-from .method_map import LINE as LINE
-from .method_map import NARROW as NARROW
 from .method_map import RecipeTable as RecipeTable
 from .method_map import SQUARE as SQUARE
 from .method_map import changes_of as changes_of
@@ -70,13 +64,11 @@ from .pipeline import select_rows as select_rows
 from .pipeline import shuffled_groups as shuffled_groups
 from .pipeline import token_loss as token_loss
 from .pipeline import trained_tokens as trained_tokens
-from .placebos import SHUFFLES as SHUFFLES
 from .placebos import as_many as as_many
 from .placebos import placebo as placebo
 from .policy import ASSETS as ASSETS
 from .policy import Piece as Piece
 from .policy import Policy as Policy
-from .policy import SHIPPED as SHIPPED
 from .policy import check_model_folder as check_model_folder
 from .policy import decode as decode
 from .policy import decoder_of as decoder_of
@@ -90,7 +82,6 @@ from .policy import put_back as put_back
 from .policy import statistics as statistics
 from .policy import token_stats as token_stats
 from .policy import whole_states as whole_states
-from .registry import ALIASES as ALIASES
 from .registry import KINDS as KINDS
 from .registry import LATER as LATER
 from .registry import LOOP_FIELDS as LOOP_FIELDS
@@ -100,7 +91,6 @@ from .registry import Recipe as Recipe
 from .registry import RecipeSpec as RecipeSpec
 from .registry import STAGES as STAGES
 from .registry import STAGE_FIELDS as STAGE_FIELDS
-from .registry import STAGE_PACKAGES as STAGE_PACKAGES
 from .registry import StageInfo as StageInfo
 from .registry import Use as Use
 from .registry import add_recipe as add_recipe
@@ -151,7 +141,6 @@ from .rollouts import top_share as top_share
 from .rollouts import zero_unscored as zero_unscored
 from .sampling import ChooseKeyed as ChooseKeyed
 from .sampling import ROOM as ROOM
-from .sampling import TEXT_ROOM as TEXT_ROOM
 from .sampling import as_prompts as as_prompts
 from .sampling import check_sampling as check_sampling
 from .sampling import choose as choose
@@ -165,8 +154,6 @@ from .sampling import truncate as truncate
 from .settings_file import FILE as FILE
 from .settings_file import KEYS as KEYS
 from .settings_file import Key as Key
-from .settings_file import PREFIX as PREFIX
-from .settings_file import SECTION as SECTION
 from .settings_file import Settings as Settings
 from .settings_file import apply_settings as apply_settings
 from .settings_file import best_device as best_device
@@ -185,7 +172,6 @@ from .settings_file import settings_rows as settings_rows
 from .settings_file import size as size
 from .signals import AT_HAND as AT_HAND
 from .signals import BEFORE as BEFORE
-from .signals import SIGNALS as SIGNALS
 from .signals import add_signals as add_signals
 from .signals import check_needs as check_needs
 from .signals import greedy_rewards as greedy_rewards

@@ -12,7 +12,6 @@ from .exercises import exercise_named as exercise_named
 from .exercises import exercise_table as exercise_table
 from .exercises import load_exercises as load_exercises
 from .exercises import review_answer as review_answer
-from .pictures import STATIONS as STATIONS
 from .pictures import compact as compact
 from .pictures import loop_diagram as loop_diagram
 from .pictures import plot_change as plot_change

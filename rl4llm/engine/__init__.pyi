@@ -4,7 +4,6 @@ from . import fused as fused
 from . import llama as llama
 from . import static_decoder as static_decoder
 from .fast_llama import FastDecoder as FastDecoder
-from .fast_llama import SHORT as SHORT
 from .fast_llama import States as States
 from .fast_llama import additive as additive
 from .fast_llama import angles as angles

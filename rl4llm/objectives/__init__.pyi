@@ -32,7 +32,6 @@ from .entropy_controls import kl_cov as kl_cov
 from .entropy_controls import row_noise as row_noise
 from .entropy_controls import smallest as smallest
 from .entropy_controls import token_covariance as token_covariance
-from .implicit_actor_critic import ROW_SCORES as ROW_SCORES
 from .implicit_actor_critic import balanced_weights as balanced_weights
 from .implicit_actor_critic import pacs as pacs
 from .low_probability import KAPPAS as KAPPAS
@@ -63,7 +62,6 @@ from .offline import prompt_values as prompt_values
 from .offline import read_log as read_log
 from .offline import reference_value as reference_value
 from .offline import written_log as written_log
-from .outcome_limit import WEIGHTINGS as WEIGHTINGS
 from .outcome_limit import one_of_each as one_of_each
 from .outcome_limit import oreal as oreal
 from .outcome_limit import outcome_bce as outcome_bce

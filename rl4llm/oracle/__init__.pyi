@@ -19,7 +19,6 @@ from .decisions import tree_children as tree_children
 from .decisions import tree_q as tree_q
 from .estimators import Estimator as Estimator
 from .estimators import GradientCheck as GradientCheck
-from .estimators import ON_A_TREE as ON_A_TREE
 from .estimators import PARTS as PARTS
 from .estimators import all_groups as all_groups
 from .estimators import check as check

@@ -4,9 +4,7 @@ from . import cost_model as cost_model
 from .config_files import FullScale as FullScale
 from .config_files import HYPERPARAMETERS as HYPERPARAMETERS
 from .config_files import LAUNCH as LAUNCH
-from .config_files import NEEDED as NEEDED
 from .config_files import PLAIN as PLAIN
-from .config_files import SECTIONS as SECTIONS
 from .config_files import SINGLE as SINGLE
 from .config_files import Sourced as Sourced
 from .config_files import check_batch as check_batch

@@ -7,7 +7,6 @@ from .durations import duration_weights as duration_weights
 from .durations import made_up_seconds as made_up_seconds
 from .durations import sample_by_the_clock as sample_by_the_clock
 from .durations import who_arrives as who_arrives
-from .forking_tokens import ENTROPY_ENDS as ENTROPY_ENDS
 from .forking_tokens import STEP_ROLES as STEP_ROLES
 from .forking_tokens import entropy_mask as entropy_mask
 from .forking_tokens import entropy_quantile as entropy_quantile

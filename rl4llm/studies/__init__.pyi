@@ -33,7 +33,6 @@ from .definition_files import read_fields as read_fields
 from .definition_files import wish as wish
 from .frontiers import FrontierVerdict as FrontierVerdict
 from .frontiers import Path as Path
-from .frontiers import VERDICT_COLUMNS as VERDICT_COLUMNS
 from .frontiers import by_method as by_method
 from .frontiers import change_at as change_at
 from .frontiers import dominance as dominance
@@ -57,7 +56,6 @@ from .frontiers import study_paths as study_paths
 from .frontiers import verdict_file as verdict_file
 from .frontiers import verdict_sentences as verdict_sentences
 from .frontiers import verdict_table as verdict_table
-from .probes import BATCHES as BATCHES
 from .probes import SEED as SEED
 from .probes import StoredResult as StoredResult
 from .probes import changed_probes as changed_probes
@@ -75,10 +73,8 @@ from .probes import stored_batches as stored_batches
 from .probes import stored_results as stored_results
 from .study import EvaluateApart as EvaluateApart
 from .study import Exam as Exam
-from .study import KEPT_METRICS as KEPT_METRICS
 from .study import PROBES as PROBES
 from .study import RENEWALS as RENEWALS
-from .study import SHARED_SCHEMA as SHARED_SCHEMA
 from .study import STUDIES as STUDIES
 from .study import STUDY_EXAMPLE as STUDY_EXAMPLE
 from .study import Study as Study

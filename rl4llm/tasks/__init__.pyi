@@ -22,7 +22,6 @@ from .countdown import prompt_countdown as prompt_countdown
 from .countdown import solvable as solvable
 from .countdown import verify_countdown as verify_countdown
 from .countdown import write_steps as write_steps
-from .modular import MODULAR_TEXT as MODULAR_TEXT
 from .modular import ModularArithmetic as ModularArithmetic
 from .modular import chain_values as chain_values
 from .modular import demonstrate_modular as demonstrate_modular
@@ -33,7 +32,6 @@ from .modular import verify_modular as verify_modular
 from .modular import written_values as written_values
 from .modular import wrong_value as wrong_value
 from .own_data import DataTask as DataTask
-from .own_data import INSTRUCTION as INSTRUCTION
 from .own_data import demonstrate_row as demonstrate_row
 from .own_data import digest_of as digest_of
 from .own_data import plain_answer as plain_answer
@@ -57,8 +55,6 @@ from .protocol import split_steps as split_steps
 from .protocol import task as task
 from .protocol import task_of as task_of
 from .protocol import tasks as tasks
-from .sat import LETTERS as LETTERS
-from .sat import SAT_TEXT as SAT_TEXT
 from .sat import Satisfiability as Satisfiability
 from .sat import demonstrate_sat as demonstrate_sat
 from .sat import parse_literals as parse_literals
@@ -72,14 +68,9 @@ from .sat import saturn_difficulty as saturn_difficulty
 from .sat import verify_sat as verify_sat
 from .sat import write_assignment as write_assignment
 from .sat import write_literals as write_literals
-from .vocabulary import ALPHABET as ALPHABET
-from .vocabulary import CONFIDENCE as CONFIDENCE
 from .vocabulary import CONTROL as CONTROL
 from .vocabulary import NUMBERS as NUMBERS
 from .vocabulary import PAIRED as PAIRED
-from .vocabulary import SIGNS as SIGNS
-from .vocabulary import SPECIAL as SPECIAL
-from .vocabulary import TASK_TAGS as TASK_TAGS
 from .vocabulary import WORDS as WORDS
 from .vocabulary import tiny_tokenizer as tiny_tokenizer
 from .vocabulary import vocabulary_list as vocabulary_list

@@ -7,7 +7,6 @@ from . import pretraining as pretraining
 from . import real_models as real_models
 from . import records as records
 from .callbacks import Checkpoint as Checkpoint
-from .callbacks import EVENTS as EVENTS
 from .callbacks import EarlyStop as EarlyStop
 from .callbacks import Evaluate as Evaluate
 from .callbacks import LivePlot as LivePlot
@@ -30,7 +29,6 @@ from .evaluation import broken_weights as broken_weights
 from .evaluation import check_finite as check_finite
 from .evaluation import evaluate as evaluate
 from .evaluation import judge as judge
-from .loop import ENTROPY_ROWS as ENTROPY_ROWS
 from .loop import LARGEST_COPIED as LARGEST_COPIED
 from .loop import MACHINE as MACHINE
 from .loop import METRICS as METRICS
@@ -102,7 +100,6 @@ from .pretraining import pretrain as pretrain
 from .pretraining import save_base as save_base
 from .pretraining import supervised_step as supervised_step
 from .real_models import GROUP as GROUP
-from .real_models import MICRO as MICRO
 from .real_models import for_text as for_text
 from .real_models import longer as longer
 from .real_models import longer_stage as longer_stage

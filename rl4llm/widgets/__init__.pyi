@@ -4,9 +4,7 @@ from . import explorers as explorers
 from . import panels as panels
 from . import rollout_microscope as rollout_microscope
 from .dashboard import Dashboard as Dashboard
-from .dashboard import MEANINGS as MEANINGS
 from .dashboard import PANELS as PANELS
-from .dashboard import PASS_LOOKS as PASS_LOOKS
 from .dashboard import batch_pass_at_k as batch_pass_at_k
 from .dashboard import dashboard_figure as dashboard_figure
 from .dashboard import dashboard_html as dashboard_html
@@ -65,9 +63,6 @@ from .panels import slider as slider
 from .panels import switch as switch
 from .panels import title_html as title_html
 from .panels import value_text as value_text
-from .rollout_microscope import NOT_SCORED as NOT_SCORED
-from .rollout_microscope import QUANTITIES as QUANTITIES
-from .rollout_microscope import UNKNOWN as UNKNOWN
 from .rollout_microscope import group_html as group_html
 from .rollout_microscope import groups_html as groups_html
 from .rollout_microscope import is_scored as is_scored
