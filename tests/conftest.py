@@ -1,5 +1,5 @@
 """Small models made on the spot: the embedded model is not needed to test the machinery."""
-import os
+import os, zlib
 
 os.environ.setdefault('HF_HUB_OFFLINE', '1')
 
@@ -9,7 +9,7 @@ import torch
 
 @pytest.fixture(scope='session')
 def tiny_folder(tmp_path_factory):
-    "A 2-layer Llama over the project's vocabulary, trained for a moment so that it is right now and then on easy problems."
+    "A 2-layer Llama over the project's vocabulary."
     from transformers import LlamaConfig, LlamaForCausalLM
     from rl4llm.tasks.vocabulary import tiny_tokenizer
     torch.manual_seed(0)
@@ -34,8 +34,8 @@ def easy():
 
 
 def noisy(prompts, completions, **columns):
-    "A reward that an untrained model gets now and then, so that updates are not empty."
-    return [float(len(c.split()) % 2) for c in completions]
+    "A reward that an untrained model gets every other time, so that updates are not empty."
+    return [float(zlib.crc32(c.encode()) % 2) for c in completions]
 
 
 @pytest.fixture

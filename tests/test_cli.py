@@ -145,16 +145,20 @@ def test_probes_say_what_changed(monkeypatch, tmp_path):
     import rl4llm.studies.probes as module
     from typer.testing import CliRunner
     from rl4llm.app.cli import app
-    from rl4llm.core.storage import readable_json
+    from rl4llm.core.storage import read_json, readable_json
     stored = {name: module.stored_probes()[name] for name in ('positive', 'grpo')}
     stored['grpo']['steps'][0]['grad_norm'] *= 2
     (tmp_path / 'probes.json').write_text(readable_json(stored))
     monkeypatch.setattr(module, 'PROBES', tmp_path / 'probes.json')
+    monkeypatch.setattr(module, 'stored_probes', lambda: read_json(tmp_path / 'probes.json'))
     monkeypatch.setattr(module, 'RENEWALS', tmp_path / 'renewals.json')
     done = CliRunner().invoke(app, ['probes', 'check', 'positive', 'grpo'])
     assert done.exit_code == 1 and '1 of 2 probes' in done.output
     done = CliRunner().invoke(app, ['probes', 'store', 'grpo'])
+    assert done.exit_code == 1 and '--why' in str(done.exception)
+    done = CliRunner().invoke(app, ['probes', 'store', 'grpo', '--why', 'a test'])
     assert done.exit_code == 0 and '1 probes stored' in done.output
+    assert read_json(tmp_path / 'probes.json')['grpo']['revision'] == module.revision('grpo') + 1
     assert CliRunner().invoke(app, ['probes', 'check', 'grpo']).exit_code == 0
     monkeypatch.setattr(module, 'stored_results', lambda: [])
     done = CliRunner().invoke(app, ['probes', 'renew'])

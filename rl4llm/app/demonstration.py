@@ -161,7 +161,8 @@ def _plus_minus(change: float, half: float) -> str:
 def plot_gain_and_price(gained, paid=None):
     """Two panels of dots: pass@1 of `gained`, and pass@k at the largest k of `paid`.
 
-    paid: the comparison of the second panel; None: the same. Returns the figure.
+    paid: the comparison of the second panel, on harder problems; None: the same.
+    Returns the figure.
     """
     import matplotlib.pyplot as plt
     from rl4llm.analysis.plots import style
@@ -172,6 +173,9 @@ def plot_gain_and_price(gained, paid=None):
         figure.get_layout_engine().set(wspace=0.1)
     for ax, (comparison, k) in zip(axes, sides):
         _draw_methods(ax, comparison, k)
+    if paid is not None:
+        axes[0].set_title('problems as in training', fontsize=10)
+        axes[1].set_title('harder problems', fontsize=10)
     axes[0].invert_yaxis()
     return figure
 

@@ -167,6 +167,7 @@ def metric_at(run, metric: str, at_reward: float | None = None) -> float:
         end = len(run.metrics)
     else:
         end = reached_step(run.metrics, at_reward, metric='reward')
+        end = None if end is None else end + 1        # the step itself is the last of the ten
     if end is None: return float('nan')
     return float(run.metrics[metric].iloc[max(0, end - 10):end].mean())
 
@@ -278,7 +279,9 @@ def claim_table(claim) -> pd.DataFrame:
 def _at_equal_reward(part, stored: dict, runs) -> dict:
     "The difference where both arms have reached the same training reward, with its interval."
     names = dict(difference='at_equal_reward', low='equal_low', high='equal_high')
-    if not part.same_reward: return dict.fromkeys(names.values(), float('nan'))
+    trained = part.minus not in ('base', 'start')     # else there is no second run to be equal to
+    if not (part.same_reward and trained and part.metric != 'reward'):
+        return dict.fromkeys(names.values(), float('nan'))
     reward = equal_progress([run for run in runs if arm_of(run) in (part.arm, part.minus)])
     found = measured_part(part, stored, reward)
     return {name: found[key] for key, name in names.items()}

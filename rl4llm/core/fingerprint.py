@@ -6,7 +6,7 @@
 __all__ = ['code_of', 'Registry', 'called_code']
 
 # %% ../../nbs/core/04_fingerprint.ipynb #6e9dc765
-import ast, functools, inspect, textwrap, types
+import ast, functools, hashlib, inspect, textwrap, types
 
 # %% ../../nbs/core/04_fingerprint.ipynb #cd380840
 @functools.cache
@@ -57,20 +57,48 @@ def called_code(functions) -> dict[str, str]:
         if isinstance(fn, functools.partial):
             found[f'arguments of {_place(fn.func)}'] = repr((fn.args, sorted(fn.keywords.items())))
             fn = fn.func
+        carried = _carried(fn)
         fn = fn if inspect.isclass(fn) or inspect.isroutine(fn) else type(fn)
         if _place(fn) in found: continue
         found[_place(fn)] = code_of(fn)
-        for name, value in _names_in(fn).items():
+        if hasattr(fn, '__wrapped__') and hasattr(fn, '__code__'):
+            found[f'around {_place(fn)}'] = _compiled(fn)
+        for name, value in (_names_in(fn) | carried).items():
             if _is_ours(value, fn):
                 waiting.append(value)
             elif _is_data(value):
                 found[f'{_place(fn)}: {name}'] = _data(value)
+            elif hasattr(value, 'tobytes') or hasattr(value, 'numpy'):
+                found[f'{_place(fn)}: {name}'] = _numbers(value)
             waiting += _functions_in(value, fn)
     return found
 
 # %% ../../nbs/core/04_fingerprint.ipynb #2b56ef88
 def _place(fn) -> str:
     return f'{fn.__module__}.{fn.__qualname__}'
+
+
+def _carried(fn) -> dict:
+    """What a function or object from outside this library carries with it.
+
+    That is its defaults and its attributes, or those of the object that a method belongs to. The
+    library's own defaults stand in its source.
+    """
+    if (getattr(fn, '__module__', None) or '').split('.')[0] == 'rl4llm': return {}
+    defaults = dict(enumerate(getattr(fn, '__defaults__', None) or ()))
+    defaults |= getattr(fn, '__kwdefaults__', None) or {}
+    owner = getattr(fn, '__self__', fn)
+    others = (inspect.isclass, inspect.isroutine, inspect.ismodule)
+    is_object = not any(is_other(owner) for is_other in others)
+    attributes = vars(owner) if is_object and hasattr(owner, '__dict__') else {}
+    carried = {**defaults, **attributes}
+    return {f'its {name}': value for name, value in carried.items()}
+
+
+def _numbers(value) -> str:
+    "A tensor or array as the hash of its numbers."
+    array = value.detach().cpu().double().numpy() if hasattr(value, 'detach') else value
+    return hashlib.sha256(array.tobytes()).hexdigest()
 
 
 def _is_ours(value, fn) -> bool:
@@ -106,13 +134,13 @@ def _data(value) -> str:
 def _names_in(fn) -> dict:
     "What the names in the code of a function or class mean: globals, and values closed over."
     if inspect.isclass(fn): return _names_in_class(fn)
-    fn = inspect.unwrap(fn)
-    if not hasattr(fn, '__code__'): return {}
+    inside = _names_in(fn.__wrapped__) if hasattr(fn, '__wrapped__') else {}
+    if not hasattr(fn, '__code__'): return inside
     closed = zip(fn.__code__.co_freevars, fn.__closure__ or ())
     found = {name: cell.cell_contents for name, cell in closed if _is_filled(cell)}
     here = fn.__globals__
     found |= {name: here[name] for name in _all_names(fn.__code__) if name in here}
-    return {name: x for name, x in found.items() if not isinstance(x, types.ModuleType)}
+    return inside | {name: x for name, x in found.items() if not isinstance(x, types.ModuleType)}
 
 
 def _names_in_class(cls) -> dict:

@@ -149,6 +149,9 @@ class Policy:
     bf16: bool = False
     graphs: bool = False
 
+    def __post_init__(self):
+        self.model.eval()                 # dropout would be another policy in every call
+
     @classmethod
     def load(cls, name='tiny', *, device='cpu', dtype=torch.float32, fast=None, bf16=None,
              graphs=None):

@@ -155,7 +155,7 @@ class rehearse_solved(CopiedPolicy):
         if not new: return
         answers = right_answers(base, new, tries=self.tries, **how)
         for item, found in zip(new, answers):
-            self.store[item.key] = found if len(found) >= self.solved * self.tries else []
+            self.store[item.key] = found if len(found) >= self.solved * self.tries - 1e-9 else []
 
     def __call__(self, policy, items, group: int = 1, *, seed: int, temperature: float = 1.0,
                  **how):

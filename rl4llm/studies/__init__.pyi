@@ -118,7 +118,6 @@ from .study import why_revised as why_revised
 from .study import with_repeats as with_repeats
 from .study import without_repeats as without_repeats
 from .tryouts import OWN_TERMS as OWN_TERMS
-from .tryouts import REASONS as REASONS
 from .tryouts import TRYOUT_FILE as TRYOUT_FILE
 from .tryouts import Tryout as Tryout
 from .tryouts import TryoutTable as TryoutTable

@@ -140,9 +140,9 @@ def probe_names() -> dict[str, tuple]:
 def is_close(a, b, tolerance: float = 1e-6) -> bool:
     "Whether two probes are equal to `tolerance` (relative, or absolute for small numbers)."
     if isinstance(a, dict):
-        return isinstance(b, dict) and all(is_close(a[key], b.get(key)) for key in a)
+        return isinstance(b, dict) and all(is_close(a[key], b.get(key), tolerance) for key in a)
     if isinstance(a, list):
-        return len(a) == len(b) and all(map(is_close, a, b))
+        return len(a) == len(b) and all(is_close(x, y, tolerance) for x, y in zip(a, b))
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
         return math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
     return a == b

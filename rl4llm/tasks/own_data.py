@@ -37,7 +37,9 @@ def said_answer(text: str) -> str | None:
 
     None if there is none, or if it exceeds 2000 characters.
     """
-    if '<answer>' in text or '</answer>' in text: return final_answer(text)
+    if '<answer>' in text or '</answer>' in text:
+        text = final_answer(text)
+        if text is None: return None
     _, box, rest = text.rpartition('\\boxed{')
     if box: return _boxed(rest)
     _, marked, rest = text.rpartition('####')
@@ -49,12 +51,21 @@ def said_answer(text: str) -> str | None:
 # %% ../../nbs/tasks/05_own_data.ipynb #0e122023
 _MONEY = re.compile(r'^([-+]?)[$€£]\s?')
 _NUMBER = re.compile(r'[-+]?(\d{1,40}|\d{1,3}(,\d{3}){1,12})(\.\d{0,40})?(\s?/\s?[1-9]\d{0,40})?'
-                     r'|[-+]?\.\d{1,40}')
+                     r'|[-+]?\.\d{1,40}|[-+]?\d{1,17}(\.\d{0,17})?e[-+]?\d{1,2}')
+
+
+_MINUS = str.maketrans('−–', '--')
+
+
+def _narrow(text: str) -> str:
+    "Full-width signs as ordinary ones; superscripts and fractions stay what they are."
+    return ''.join(unicodedata.normalize('NFKC', sign) if '！' <= sign <= '～' else sign
+                   for sign in text)
 
 
 def plain_answer(said: str) -> str:
     "One name for all ways to write an answer: `$1,200.00` is `1200`, ` Paris.` is `paris`."
-    text = unicodedata.normalize('NFKC', said[:_LONGEST]).casefold().replace('−', '-')
+    text = _narrow(said[:_LONGEST]).casefold().translate(_MINUS)
     text = ' '.join(text.split()).strip('"\'`').removesuffix('.')
     if text.startswith('$') and text.endswith('$'):
         text = text[1:-1].strip()                      # the dollar signs of a formula
@@ -78,7 +89,8 @@ def same_answer(text: str, answer) -> bool:
     states at its end.
     """
     said = said_answer(text)
-    return said is not None and plain_answer(said) in _accepted(answer)
+    stated = plain_answer(said) if said else ''
+    return bool(stated) and stated in _accepted(answer)
 
 # %% ../../nbs/tasks/05_own_data.ipynb #176b2e8b
 def read_rows(source) -> list[Mapping]:
@@ -100,7 +112,11 @@ def _lines(path: Path) -> list[Mapping]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}: wanted one JSON object a line.")
     rows = []
-    for number, line in enumerate(path.read_text(encoding='utf-8').splitlines(), 1):
+    try:
+        text = path.read_text(encoding='utf-8-sig')
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
+    for number, line in enumerate(text.split('\n'), 1):
         if not line.strip(): continue
         try:
             rows.append(json.loads(line))
@@ -155,6 +171,9 @@ def _splits(source) -> dict:
     is_dict = isinstance(source, Mapping) and not hasattr(source, 'iloc')
     if not is_dict: return {None: source}
     named = {_ALIASES.get(name, name): rows for name, rows in source.items()}
+    if len(named) < len(source):
+        raise ValueError(f"{', '.join(map(str, source))}: two of these are one split; put their "
+                         "rows together.")
     unknown = [str(name) for name in named if name not in SPLITS]
     if unknown:
         raise ValueError(f"a dict holds rows by split, one of {', '.join(SPLITS)}; this one has "
@@ -220,6 +239,7 @@ def _verdict(task, item: Item, text: str) -> Verdict:
     "What a row's verifier says, as a verdict."
     said = task.check(text, item.data[1])
     if isinstance(said, Verdict): return said
+    said = said.item() if hasattr(said, 'item') else said
     share = float(said) if isinstance(said, (bool, int, float)) else float('nan')
     if not 0 <= share <= 1:
         name = getattr(task.check, '__name__', 'the verifier')

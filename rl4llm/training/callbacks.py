@@ -99,12 +99,19 @@ class Evaluate:
         self.how = how
 
     def measure(self, state):
-        if state.step in state.run.evaluations: return
+        done = state.run.evaluations.get(state.step)
+        if done is not None: return self._check_same(done)
         found = self.base if state.step == 0 else None
         if not found:
             found = evaluate(state.policy, self.items, samples=self.samples, seed=self.seed,
                              step=state.step, **self.how)
         state.run.add(found)
+
+    def _check_same(self, done):
+        "Raises ValueError if another `Evaluate` has measured other problems at this step."
+        if tuple(done.keys) != tuple(item.key for item in self.items):
+            raise ValueError("two callbacks evaluate different problems at the same steps: a run "
+                             "holds one evaluation a step. Put all problems into one Evaluate.")
 
     def on_start(self, state):
         if state.step == 0:
@@ -124,6 +131,9 @@ class Checkpoint:
     Raises ValueError at the start of a run without a path.
     """
     def __init__(self, every: int = 25, *, keep: int = 2):
+        if not isinstance(every, int) or every < 1 or not isinstance(keep, int) or keep < 0:
+            raise ValueError(f"Checkpoint has every={every!r} and keep={keep!r}, wanted every at "
+                             "least 1 and keep at least 0 (0 keeps all), whole numbers.")
         self.every = every
         self.keep = keep
         self.last = None

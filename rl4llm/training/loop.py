@@ -377,7 +377,7 @@ def sums_of(batch: Batch, seen, logp, entropy, cut) -> dict:
     """
     log_ratio = (logp - logp_old_of(batch.rows, logp))[seen]
     ratio = torch.expm1(log_ratio)                                    # less 1
-    kl = ratio - torch.log1p(ratio)
+    kl = ratio - log_ratio
     moved = ratio.abs() > 0.2
     counts = dict(tokens=int(seen.sum()), moved=int(moved.sum()))
     counts['with_advantage'] = int(trained_tokens(batch).sum())
@@ -630,6 +630,9 @@ def train(policy, task, recipe, *, steps: int, seed: int = 0, callbacks=(), path
     recipe = recipe_named(recipe) if isinstance(recipe, str) else recipe
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps is {steps!r}, wanted a whole number of at least 1.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed is {seed!r}, wanted a whole number from 0.")
+    callbacks = list(callbacks)
     check_callbacks(callbacks)
     with locked(path):
         state = start(policy, task, recipe, steps=steps, seed=seed, path=path)
