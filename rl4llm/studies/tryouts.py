@@ -198,10 +198,10 @@ def acts(name: str, records: dict | None = None) -> bool:
 # %% ../../nbs/studies/02_tryouts.ipynb #e1964008
 def caption(how: Tryout = Tryout()) -> str:
     "What stands above every table of tryouts."
-    return (f"One seed, {how.steps} steps (more where an idea comes later), compared with the start: "
-            "a tryout says whether the thing trains, not that its idea helps. Beside a method stands its placebo, the same recipe "
-            "without the idea; where the interval of 'over placebo' holds 0, this run cannot tell "
-            "them apart.")
+    return (f"One seed, {how.steps} steps (more where an idea comes later), compared with the "
+            "start: a tryout says whether the thing trains, not that its idea helps. Beside a "
+            "method stands its placebo, the same recipe without the idea; where the interval of "
+            "'over placebo' holds 0, this run cannot tell them apart.")
 
 # %% ../../nbs/studies/02_tryouts.ipynb #170dec91
 class TryoutTable(pd.DataFrame):
