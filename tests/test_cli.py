@@ -1,4 +1,5 @@
 """The command line: it teaches, it works, and it answers mistakes in one sentence."""
+import copy
 import json
 import os
 import re
@@ -146,7 +147,7 @@ def test_probes_say_what_changed(monkeypatch, tmp_path):
     from typer.testing import CliRunner
     from rl4llm.app.cli import app
     from rl4llm.core.storage import read_json, readable_json
-    stored = {name: module.stored_probes()[name] for name in ('positive', 'grpo')}
+    stored = {name: copy.deepcopy(module.stored_probes()[name]) for name in ('positive', 'grpo')}
     stored['grpo']['steps'][0]['grad_norm'] *= 2
     (tmp_path / 'probes.json').write_text(readable_json(stored))
     monkeypatch.setattr(module, 'PROBES', tmp_path / 'probes.json')

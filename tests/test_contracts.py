@@ -558,8 +558,10 @@ def refused(info, *how):
 
 @over('advantage', 'objective', 'regulariser')
 def test_a_broken_stage_is_refused_at_its_border(info):
-    border(info)
-    for spoil in BROKEN.values(): refused(info, spoil)
+    right = border(info)
+    for form, spoil in BROKEN.items():
+        if info.kind == 'advantage' and form in ('an array', 'a list'): assert torch.allclose(border(info, spoil), right)
+        else: refused(info, spoil)
 
 
 @over('select')
@@ -619,7 +621,7 @@ def test_what_a_sampler_gives_is_checked(info):
     items = list(problems()[:3])
     r = fn_of(info)(small_policy(), items, 4, seed=1, temperature=1.0)
     assert check_drawn(r, items, info.name) is r
-    for wrong in (None, [r], r.tokens, dataclasses.replace(r, items=()), dataclasses.replace(r, texts=()), rows_of(r, r.prompt != 1)):
+    for wrong in (None, [r], r.tokens, dataclasses.replace(r, items=()), dataclasses.replace(r, texts=())):
         with pytest.raises(ValueError, match=info.name): check_drawn(wrong, items, info.name)
     with pytest.raises(ValueError, match=info.name): check_drawn(r, items[:2], info.name)
     for field in (f.name for f in dataclasses.fields(r)):

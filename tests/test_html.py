@@ -62,10 +62,20 @@ def shown():
     def comparison():
         from rl4llm.studies.comparison import compare
         return compare([run])
+    def tryouts():
+        from rl4llm.studies.tryouts import tryout_table
+        found = tryout_table()
+        return type(found)(found.rename(index={found.index[0]: EVIL}))
+    def frontier():
+        from rl4llm.studies.frontiers import FrontierVerdict
+        return FrontierVerdict('frontier')
+    def reply():
+        from rl4llm.course.exercises import Reply
+        return Reply(False, EVIL)
     def settings():
         from rl4llm.core.settings_file import settings
         return dataclasses.replace(settings(), runs=type(settings().runs)(EVIL))
-    return dict(Report=report, Replay=replayed, GradientCheck=check, TokenTree=tree, Claim=claim, FullScale=full_scale, Dashboard=dashboard, Panel=panel, RecipeTable=table, Comparison=comparison, Settings=settings,
+    return dict(Report=report, Replay=replayed, GradientCheck=check, TokenTree=tree, Claim=claim, FullScale=full_scale, Dashboard=dashboard, Panel=panel, RecipeTable=table, TryoutTable=tryouts, FrontierVerdict=frontier, Reply=reply, Comparison=comparison, Settings=settings,
                 Recipe=lambda: made, Rollouts=lambda: rollouts, Run=lambda: run, Evaluation=lambda: run.final)
 
 
@@ -79,7 +89,7 @@ def classes():
     return sorted(found)
 
 
-NAMELESS = ('TokenTree', 'Replay')                 # show no name that a user gives
+NAMELESS = ('TokenTree', 'Replay', 'FrontierVerdict')                 # show no name that a user gives
 
 
 @pytest.mark.parametrize('name', classes())

@@ -19,6 +19,8 @@ DIFFERENT = 1e-5            # of the way that the weights have come; rounding ma
 # What acts later than in the second step: at which step, and why.
 LATER = {
     'paired': (5, "a pair of a hard and an easy problem has to turn up first"),
+    'paired_scale': (8, "as paired: until there is a pair it is plain GRPO"),
+    'paired_pooled': (8, "as paired_scale"),
     'rlfr': (7, "the flow learns from five batches before it fines anything"),
     'rlfr_shuffled': (7, "as rlfr, whose scores it shuffles"),
     'off_policy_mask': (6, "samples are as old as they get after four steps"),
@@ -27,15 +29,14 @@ LATER = {
                     (3, "a problem has to turn up of which six of eight tries are right")),
     'dapo.select': (5, "the batch must hold a group of equal rewards"),
     'prorl.select': (6, "the batch must hold a group of equal rewards"),
-    'prorl.objective': (10, "a ratio has to leave 1.2"),
     't1.reference': (12, "the reference follows by a hundredth of the way a step"),
     'oreal.sampler': (12, "the token reward model learns for ten steps before anything is trained"),
     'oreal.objective': (12, "as the sampler"),
     'oreal.regularisers': (13, "as the sampler, and there is no divergence in the first update"),
 }
 
-# What needs one batch of its own size, in which more tokens are at the border of a clip.
-OWN_SIZE = {'grpo_clip_higher.objective', 'grpo_dual_clip.objective'}
+# What needs batches of its own size, in which more tokens are at the border of a clip: steps until one is beyond it.
+OWN_SIZE = {'grpo_clip_higher.objective': 4, 'grpo_dual_clip.objective': 1, 'prorl.objective': 9}
 
 # What is its parent at its own settings, here or for longer than a test can wait: why, and the settings of both in
 # which it is not.
@@ -135,7 +136,7 @@ def assert_acts(key, mine, other):
         return
     steps, _ = LATER.get(key, (STEPS, ''))
     resize = made_tiny if steps > 10 else made_small
-    if key in OWN_SIZE: steps, resize = 1, lambda made: made
+    if key in OWN_SIZE: steps, resize = OWN_SIZE[key], lambda made: made
     assert distance(mine, other, steps, resize=resize) > DIFFERENT, f"after {steps} steps {key} is what it would be without"
 
 

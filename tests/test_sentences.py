@@ -110,7 +110,7 @@ def broken_definition(folder):
 @pytest.mark.parametrize('load, file', [
     (broken_run, 'run.json'), (broken_evaluation, '00000003.json'), (broken_state, 'state.json'), (broken_trace, 'rollouts.json'), (broken_benchmark, 'mine.json'), (broken_study, 'mine.json'),
     (broken_definition, 'mine.yaml'), (asset('rl4llm.studies.tryouts', 'TRYOUT_FILE', 'tryouts.json', 'stored_tryouts'), 'tryouts.json'),
-    (asset('rl4llm.studies.probes', 'PROBES', 'probes.json', 'stored_probes'), 'probes.json'), (asset('rl4llm.studies.study', 'RENEWALS', 'renewals.json', 'renewals'), 'renewals.json')])
+    (asset('rl4llm.studies.study', 'PROBES', 'probes.json', 'stored_probes'), 'probes.json'), (asset('rl4llm.studies.study', 'RENEWALS', 'renewals.json', 'renewals'), 'renewals.json')])
 def test_a_damaged_file_is_named(load, file, tmp_path): assert file in message(lambda: load(tmp_path), ValueError)
 
 

@@ -472,7 +472,7 @@ def test_the_verifier_of_own_data_never_fails(text):
     ('42', 42, True), ('42.0', 42, True), ('The answer is: 42.', 42, True), ('It is 41 or 42', 42, False), ('x <answer> 42 </answer>', '42', True), ('<answer>42</answer> <answer>41</answer>', 42, False),
     ('<answer> 42', 42, False), (r'\boxed{41} no, \boxed{42}', 42, True), (r'so \boxed{\frac{1}{2}}', r'We get $\boxed{\frac{1}{2}}$.', True), ('#### 1,200', 'long\n#### 1200', True), ('$1,200.00', 1200, True),
     ('12,00', 1200, False), ('0.5', '1/2', True), ('1/3', 0.3333, False), ('1/0', '1/0', True), ('1/0', 7, False), ('−7', -7, True), ('50%', 50, True), ('50%', 0.5, False), ('paris', 'Paris.', True),
-    ('Paris is in France', 'Paris', False), ('new  york', ('NYC', 'New York'), True), ('4' * 3000, 4, False), ('9' * 1000, '9' * 1000, True), ('1e3', 1000, False), ('４２', 42, True), ('', 0, False), ('True', True, True), ('A', 'a', True), ('(A)', 'B', False)])
+    ('Paris is in France', 'Paris', False), ('new  york', ('NYC', 'New York'), True), ('4' * 3000, 4, False), ('9' * 1000, '9' * 1000, True), ('1e3', 1000, True), ('４２', 42, True), ('', 0, False), ('True', True, True), ('A', 'a', True), ('(A)', 'B', False)])
 def test_final_answers_are_compared(text, answer, right): assert same_answer(text, answer) == right
 
 

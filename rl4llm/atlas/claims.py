@@ -167,7 +167,6 @@ def metric_at(run, metric: str, at_reward: float | None = None) -> float:
         end = len(run.metrics)
     else:
         end = reached_step(run.metrics, at_reward, metric='reward')
-        end = None if end is None else end + 1        # the step itself is the last of the ten
     if end is None: return float('nan')
     return float(run.metrics[metric].iloc[max(0, end - 10):end].mean())
 

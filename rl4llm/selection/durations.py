@@ -90,7 +90,7 @@ def sample_by_the_clock(policy, items, group: int = 1, *, seed: int, temperature
     """`sample`, of which so many rows arrive as workers finish; some twice, others not at all.
 
     slow, price: how long a row takes, as in `made_up_seconds`; kept as the signal 'durations'.
-    Raises as `sample` and `made_up_seconds`.
+    Raises as `sample`.
     """
     drawn = sample(policy, items, group, seed=seed, temperature=temperature, **how)
     seconds = made_up_seconds(drawn, slow=slow, price=price)

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from ..analysis.passk import pass_at_k
 from ..analysis.plots import label_lines, method_look, style
 from ..core.policy import ASSETS
-from ..core.storage import readable_json, write_atomic
+from ..core.storage import read_json, readable_json, write_atomic
 from .comparison import (SEEDS_FOR_VERDICT, Interval, aligned_counts, half_width,
                                        holm, p_value)
 from .study import (final_jobs, load_study, study_file, study_named, study_of,
@@ -413,7 +413,7 @@ def frontier_verdict(name: str = 'frontier') -> FrontierVerdict:
         raise ValueError(f"study {name!r} trains one step size for each method, which is a point "
                          "and not a frontier; wanted a study with all_rates.")
     if not verdict_file(name).exists(): return FrontierVerdict(name)
-    return FrontierVerdict(name, tuple(json.loads(verdict_file(name).read_text())['readings']))
+    return FrontierVerdict(name, tuple(read_json(verdict_file(name))['readings']))
 
 # %% ../../nbs/studies/05_frontiers.ipynb #755aeefd
 _VERDICT_COLUMNS = ['read', 'problems', 'k', 'method', 'against', 'at equal pass@1', 'levels',
