@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -232,7 +233,7 @@ def test_runs_are_found_again(tmp_path, tiny_folder, easy, lively):
 def half_constant(prompts, completions, **columns):
     "Every second problem pays the same for all answers: its rows have no advantage."
     order = list(dict.fromkeys(prompts))
-    return [float(len(c.split()) % 2) if order.index(p) % 2 else 1.0 for p, c in zip(prompts, completions)]
+    return [float(zlib.crc32(c.encode()) % 2) if order.index(p) % 2 else 1.0 for p, c in zip(prompts, completions)]
 
 
 @pytest.mark.parametrize('name', ['grpo', 'grpo_kl'])

@@ -137,7 +137,7 @@ def test_a_model_folder_that_is_not_whole_names_what_is_wrong(tmp_path, tokenize
 # every recipe at the scale of a text model
 
 ALL = sorted(recipes().index)
-NOT_IN_TOKENS = set("""gae.epochs grpo.ddof handful.count handful.draw lagged_top_p.every lagged_top_p.least logged_sample.batches pkpo.k
+NOT_IN_TOKENS = set("""sample_by_the_clock.seed gae.epochs grpo.ddof handful.count handful.draw lagged_top_p.every lagged_top_p.least logged_sample.batches pkpo.k
     prompt_pairs.brittle prompt_pairs.samples random_reward.seed flipped_reward.seed reference_value.epochs reference_value.fit rehearse_solved.tries
     reset_reference.every reset_reference.patience rlfr.epochs rlfr.warmup sample.max_new_tokens sample.seed sample.top_k stale_sample.lag token_reward_weights.epochs
     token_reward_weights.warmup""".split())
