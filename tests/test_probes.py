@@ -51,7 +51,7 @@ def as_it_is(tmp_path_factory):
 
 @pytest.mark.parametrize('file, old, new, seen_by', [
     pytest.param('core/rollouts.py', 'variance = total / (group_count(x, group) - ddof).clamp(min=1)', 'variance = total / group_count(x, group).clamp(min=1)', {'fingerprint', 'probe'}, id='a helper of a stage'),
-    pytest.param('core/rollouts.py', 'smallest = group_max(-x, group).neg()', 'smallest = group_max(-x, group).neg() - 1e-3', {'fingerprint'}, id='a helper, where rewards are 0 and 1 without effect', marks=pytest.mark.slow),
+    pytest.param('core/rollouts.py', 'smallest = -group_max(-x, group)', 'smallest = -group_max(-x, group) - 1e-3', {'fingerprint'}, id='a helper, where rewards are 0 and 1 without effect', marks=pytest.mark.slow),
     pytest.param('core/rollouts.py', 'variance = total / (group_count(x, group) - ddof).clamp(min=1)', 'count = group_count(x, group)\n    variance = total.div((count - ddof).clamp(min=1))', {'fingerprint'}, id='a rewrite of a helper'),
     pytest.param('core/rollouts.py', '"""Standard deviation of each row\'s group.', '"""The standard deviation of each row\'s own group.', set(), id='a docstring', marks=pytest.mark.slow),
     pytest.param('training/loop.py', 'state.optimiser.step()\n', 'state.optimiser.step()\n    state.optimiser.step()\n', {'probe'}, id='the loop'),
