@@ -865,6 +865,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'rl4llm.core.fingerprint._data': ('core/fingerprint.html#_data', 'rl4llm/core/fingerprint.py'),
                                          'rl4llm.core.fingerprint._functions_in': ( 'core/fingerprint.html#_functions_in',
                                                                                     'rl4llm/core/fingerprint.py'),
+                                         'rl4llm.core.fingerprint._has_numbers': ( 'core/fingerprint.html#_has_numbers',
+                                                                                   'rl4llm/core/fingerprint.py'),
                                          'rl4llm.core.fingerprint._is_data': ( 'core/fingerprint.html#_is_data',
                                                                                'rl4llm/core/fingerprint.py'),
                                          'rl4llm.core.fingerprint._is_filled': ( 'core/fingerprint.html#_is_filled',

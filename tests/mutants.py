@@ -683,7 +683,8 @@ def main(arguments=None):
     if options.store:
         text = json.dumps(merged(table, old), indent=1, ensure_ascii=False)
         STORED.write_text(text + '\n')
-    return report_unexpected(unexpected(table, old)) if not options.store else 0
+    if options.store: return 0
+    return max(report_unexpected(unexpected(table, old)), too_few(table))
 
 
 def spent(start):
@@ -691,6 +692,18 @@ def spent(start):
     times = os.times()
     busy = times.user + times.system + times.children_user + times.children_system
     return f"{time.monotonic() - start:.0f} s ({busy:.0f} s of processors)"
+
+
+ENOUGH, LEAST = 30, 0.6                # of a sample so large, this share must be noticed at least
+
+
+def too_few(table):
+    "1 if so few faults of a sample are noticed that the checks themselves must be broken."
+    caught = sum(row['caught'] for row in table.values())
+    ran = sum(row['tried'] - row['crashed'] for row in table.values())
+    if ran < ENOUGH or caught >= LEAST * ran: return 0
+    print(f"TOO FEW: {caught} of {ran} noticed, wanted {LEAST:.0%} of a sample")
+    return 1
 
 
 def report_unexpected(names):

@@ -230,6 +230,20 @@ def test_runs_are_found_again(tmp_path, tiny_folder, easy, lively):
 
 # -- metrics and counters
 
+def test_divergence_and_moved_tokens_by_hand():
+    "k3 of each token, finite also where the new policy has all but given a token up; 0.2 is the limit of the ratio's move."
+    from rl4llm.core.pipeline import Batch
+    from rl4llm.core.rollouts import make_rollouts
+    from rl4llm.training.loop import sums_of
+    log_ratio = torch.tensor([[0.5, -0.5, -20.0, 0.15, -0.15, 0.0]])
+    zero, seen = torch.zeros(1, 6), torch.ones(1, 6).bool()
+    rows = make_rollouts(prompt_ids=torch.zeros(1, 1).long(), prompt_mask=seen[:, :1], tokens=torch.zeros(1, 6).long(), mask=seen, prompt=torch.zeros(1).long(),
+                         rewards=torch.ones(1), finished=torch.ones(1).bool(), logp_behave=zero, logp_old=zero, loss_weight=torch.ones(1, 6))
+    found = sums_of(Batch(rows, torch.ones(1, 6), torch.ones(1, 6)), seen, log_ratio, zero, None)
+    by_hand = sum(np.exp(x) - 1 - x for x in log_ratio[0].double().tolist())
+    assert found['kl'] == pytest.approx(by_hand, rel=1e-9) and found['moved'] == 3 and found['tokens'] == 6
+
+
 def half_constant(prompts, completions, **columns):
     "Every second problem pays the same for all answers: its rows have no advantage."
     order = list(dict.fromkeys(prompts))

@@ -206,6 +206,12 @@ def test_a_store_keeps_reasons():
     assert not mutants.unexpected({'new': row}, old)
 
 
+@pytest.mark.parametrize('caught, crashed, fails', [(40, 10, 0), (24, 10, 0), (23, 10, 1), (5, 40, 0)])
+def test_a_sample_of_which_too_few_are_noticed_fails(caught, crashed, fails):
+    row = dict(sites=99, tried=50, caught=caught, crashed=crashed, survivors={})
+    assert mutants.too_few({'m': row}) == fails
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_sample_of_the_faults_is_noticed():

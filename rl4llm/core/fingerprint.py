@@ -68,7 +68,7 @@ def called_code(functions) -> dict[str, str]:
                 waiting.append(value)
             elif _is_data(value):
                 found[f'{_place(fn)}: {name}'] = _data(value)
-            elif hasattr(value, 'tobytes') or hasattr(value, 'numpy'):
+            elif _has_numbers(value):
                 found[f'{_place(fn)}: {name}'] = _numbers(value)
             waiting += _functions_in(value, fn)
     return found
@@ -93,6 +93,12 @@ def _carried(fn) -> dict:
     attributes = vars(owner) if is_object and hasattr(owner, '__dict__') else {}
     carried = {**defaults, **attributes}
     return {f'its {name}': value for name, value in carried.items()}
+
+
+def _has_numbers(value) -> bool:
+    "Whether a value is a tensor or an array; their classes are not."
+    if inspect.isclass(value): return False
+    return hasattr(value, 'tobytes') or hasattr(value, 'numpy')
 
 
 def _numbers(value) -> str:

@@ -375,7 +375,7 @@ def sums_of(batch: Batch, seen, logp, entropy, cut) -> dict:
 
     cut: what `cut_tokens` found, nothing if the old policy is the present one.
     """
-    log_ratio = (logp - logp_old_of(batch.rows, logp))[seen]
+    log_ratio = (logp - logp_old_of(batch.rows, logp))[seen].double()
     ratio = torch.expm1(log_ratio)                                    # less 1
     kl = ratio - log_ratio
     moved = ratio.abs() > 0.2
