@@ -156,6 +156,9 @@ def test_one_verdict_from_stored_runs_for_everybody(monkeypatch, tmp_path):
     assert found.known and found.readings == tuple(json.loads(json.dumps(measured_frontiers(made_up_study())['readings'])))
     assert len(found.table) == 4 and 'is dominated' in set(found.table['at equal pass@1']) <= {'is dominated', 'lower in part', 'no difference shown'} and (found.table['difference'] < 0).all() and (found.table['high'] > found.table['low']).all()
     assert len(found.sentences) == 4 and all('narrower against keeper' in s and 'at equal pass@1' in s for s in found.sentences)
+    assert found.headline.startswith('pass@16 on 200 problems') and 'keeper keeps more than narrower' in found.headline
+    assert 'keeper: no difference shown' in found.headline and 'narrower: lower at ' in found.headline
+    assert waiting.headline == waiting.sentences[0] and found._repr_markdown_() == found.headline
     few = FrontierVerdict('world', tuple(measured_frontiers(made_up_study(seeds=range(3)))['readings']))
     assert set(few.table['at equal pass@1']) <= {'no verdict yet', 'cannot be told'}
     with pytest.raises(ValueError, match='all_rates'): frontier_verdict('clip_higher')
@@ -175,3 +178,11 @@ def test_the_stored_verdict_is_that_of_the_stored_runs(name):
     assert verdict_file(name).exists() == study_file(name).exists() or verdict_file(name).exists(), f'`rl4llm study {name} --store`'
     if not study_file(name).exists(): return
     assert json.loads(verdict_file(name).read_text()) == json.loads(json.dumps(measured_frontiers(load_study(name)))) and not stale_runs(load_study(name))
+
+
+def test_the_demo_and_its_page_tell_the_verdict(monkeypatch, tmp_path):
+    from rl4llm.app import demonstration
+    told = FrontierVerdict('frontier', tuple(measured_frontiers(made_up_study())['readings']))
+    monkeypatch.setattr(demonstration, 'frontier_verdict', lambda: told)
+    closing = demonstration.closing_words(tmp_path, demonstration.stored_study(), 1)
+    assert told.headline in ' '.join(closing.split())

@@ -8,7 +8,7 @@ __all__ = ['ARMS', 'STUDY', 'LR', 'NO_STUDY', 'PAGE', 'demo_sizes', 'demo_recipe
            'run_facts', 'demo', 'stored_study', 'demo_table', 'closing_words']
 
 # %% ../../nbs/app/00_demonstration.ipynb #a32175f5
-import json, os, shutil, time
+import json, os, shutil, textwrap, time
 from pathlib import Path
 
 # %% ../../nbs/app/00_demonstration.ipynb #c415dfac
@@ -20,6 +20,7 @@ from ..core.registry import recipe
 from ..core.settings_file import apply_settings, size
 from ..core.storage import write_atomic
 from ..studies.comparison import compare, readable_table
+from ..studies.frontiers import frontier_verdict
 from ..studies.study import load_study, study_runs
 from ..tasks import task
 from ..training.callbacks import Evaluate, Progress
@@ -221,7 +222,7 @@ def demo_report(runs, comparison, stored=None) -> str:
                 problems=len(first.final.keys), versions=json.dumps(first.config['versions']))
     here = dict(sentence=in_one_sentence(comparison), **page_parts(comparison),
                 training=figure_html(plot_entropy(runs)), facts=run_facts(runs).to_html())
-    beside = dict(stored=stored, no_study=NO_STUDY)
+    beside = dict(stored=stored, no_study=NO_STUDY, frontier=frontier_verdict().headline)
     if stored is not None:
         study = compare(study_runs(stored, 'on-policy', level=_STUDY_LEVEL))
         parts = page_parts(study) | dict(sentence=in_one_sentence(study))
@@ -269,7 +270,8 @@ the model usually does, large k what it can still do at all.</p>
 <p class="headline">{{ study_sentence }}</p>{{ study_picture }}{{ study_table }}
 <p>{{ stored.study.question }} {{ stored.study.steps }} steps; repeat it with
 <code>{{ stored.command }}</code>. Step sizes were chosen by pass@1 on the validation split, and
-another choice moves both columns.</p>
+another choice moves both columns. So a second study trains every method at every step size of a
+grid, and compares them at equal pass@1.</p><p>{{ frontier }}</p>
 <details><summary>Every k: curves and table</summary>{{ study_curves }}{{ study_every_k }}</details>
 {% endif %}
 <p><small>Seed {{ config.seed }}, {{ config.device }}, {{ config.threads }} threads, started
@@ -328,4 +330,6 @@ def closing_words(folder, stored, seconds: float) -> str:
     study = stored['study']
     found = compare(study_runs(stored, 'on-policy', level=_STUDY_LEVEL), ks=(1, 16, 256))
     what = f"{len(study['seeds'])} seeds, {study['steps']} steps; `{stored['command']}` repeats it"
-    return '\n'.join([*lines, f'The stored study ({what}) found:', demo_table(found)])
+    lines += [f'The stored study ({what}) found:', demo_table(found)]
+    lines.append(textwrap.fill(frontier_verdict().headline, 100))
+    return '\n'.join(lines)

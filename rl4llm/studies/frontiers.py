@@ -6,7 +6,8 @@
 __all__ = ['Path', 'path_from_counts', 'paths_on_the_way', 'paths_at_the_end', 'change_at', 'frontier', 'frontier_interval',
            'by_method', 'furthest', 'shared_gains', 'frontier_table', 'frontier_differences', 'dominance',
            'plot_frontiers', 'study_paths', 'readings', 'measured_frontiers', 'verdict_file', 'store_frontiers',
-           'FrontierVerdict', 'frontier_verdict', 'verdict_table', 'verdict_sentences', 'not_there_yet', 'plot_study']
+           'FrontierVerdict', 'frontier_verdict', 'verdict_table', 'verdict_sentences', 'verdict_headline',
+           'not_there_yet', 'plot_study']
 
 # %% ../../nbs/studies/05_frontiers.ipynb #cc75ad77
 import html, json
@@ -398,7 +399,14 @@ class FrontierVerdict:
         "See `verdict_sentences`."
         return verdict_sentences(self)
 
+    @property
+    def headline(self) -> str:
+        "See `verdict_headline`."
+        return verdict_headline(self)
+
     def __repr__(self): return '\n'.join(self.sentences)
+
+    def _repr_markdown_(self): return self.headline
 
     def _repr_html_(self):
         return ''.join(f'<p>{html.escape(sentence)}</p>' for sentence in self.sentences)
@@ -470,6 +478,46 @@ def _pair_sentence(row: dict) -> str:
     interval = f"{row['difference']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
     seen = f"{row['levels']} levels; largest difference {interval} at {row['pass@1']:.3f}"
     return f"{where}: {pair}: {row['at equal pass@1']} at equal pass@1 ({seen})."
+
+# %% ../../nbs/studies/05_frontiers.ipynb #5a1f0c02
+def verdict_headline(verdict: FrontierVerdict) -> str:
+    """The verdict in two sentences: each method against the base, and the methods in pairs.
+
+    Read at the end of training, on all problems, at the largest k.
+    """
+    if not verdict.known: return not_there_yet(verdict.study)
+    asked = dict(exam='evaluations', level=None)
+    reading = next(r for r in verdict.readings if asked.items() <= r.items())
+    against_base = '; '.join(_against_base(reading))
+    pairs = '; '.join(_PAIR[found['at equal pass@1']].format(*pair)
+                      for pair, found in _pairs(reading).items())
+    where = f"pass@{reading['k']} on {reading['problems']} problems, over all step sizes"
+    return f"{where}, at equal pass@1. Against the base: {against_base}. Between methods: {pairs}."
+
+
+_PAIR = {
+    'dominates': '{0} keeps more than {1}',
+    'higher in part': '{0} keeps more than {1} at some levels',
+    'is dominated': '{1} keeps more than {0}',
+    'lower in part': '{1} keeps more than {0} at some levels',
+    'crosses': '{0} and {1} cross',
+    'no difference shown': '{0} and {1} are not told apart',
+    'cannot be told': '{0} and {1} do not reach the same pass@1',
+    'no verdict yet': '{0} and {1} have too few seeds for a verdict',
+}
+
+
+def _against_base(reading: dict) -> list[str]:
+    "For each method: at how many levels of pass@1 its pass@k is above or below the base's."
+    table = pd.DataFrame(reading['frontier'])
+    said = []
+    for method, verdicts in table.groupby('method', sort=False)['verdict']:
+        told = verdicts[verdicts != 'cannot be told']
+        counts = [f"{word} at {(told == word).sum()}" for word in ('higher', 'lower')
+                  if (told == word).any()]
+        seen = ' and '.join(counts) or 'no difference shown at any'
+        said.append(f"{method}: {seen} of {len(told)} levels")
+    return said
 
 # %% ../../nbs/studies/05_frontiers.ipynb #ff042f64
 def not_there_yet(name: str) -> str:
