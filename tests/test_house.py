@@ -1,6 +1,6 @@
 """The house: who may import whom, one door to the engine, names that are found, nothing private across modules.
 Imports inside functions count like all others: an arrow hidden in a function is still an arrow."""
-import ast, importlib, warnings
+import ast, importlib, json, re, warnings
 from functools import cache
 from pathlib import Path
 import pytest
@@ -145,3 +145,56 @@ def test_the_package_itself_uses_no_old_places():
     code = "import warnings; warnings.simplefilter('error', DeprecationWarning)\nfrom rl4llm.core.method_map import recipes; recipes()\nimport rl4llm.app.cli, rl4llm.atlas.explorer, rl4llm.widgets.dashboard"
     done = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-800:]
+
+
+# -- what nobody uses is private
+
+FOR_READERS = {'w_reinforce', 'w_REINFORCE', 'MOVED', 'REASONS'}      # names by which a paper or a reader looks something up
+
+
+def words_of(text: str) -> set[str]:
+    return set(re.findall(r'\w+', text))
+
+
+def cells_of(notebook: Path) -> str:
+    "The code of a notebook that is not exported: its demos and checks."
+    cells = json.loads(notebook.read_text())['cells']
+    code = [''.join(cell['source']) for cell in cells if cell['cell_type'] == 'code']
+    return '\n'.join(text for text in code if not text.startswith('#| export'))
+
+
+@cache
+def words_by_place() -> dict:
+    "Words of every module (without its list of names), demo, test and text that may use a public name."
+    places = {}
+    for file in PACKAGE.rglob('*.py'):
+        text = re.sub(r'^# %% auto.*?\n\n', '', file.read_text(), flags=re.S | re.M)
+        places[file] = words_of(text)
+    top = PACKAGE.parent
+    for folder in ('nbs', 'tutorials'):
+        for notebook in (top / folder).rglob('*.ipynb'):
+            places[notebook] = words_of(cells_of(notebook))
+    others = [*(top / 'tests').glob('*.py'), *(top / 'benchmarks').rglob('*.py'), *(top / 'nbs').glob('*.py')]
+    others += [*PACKAGE.rglob('*.yaml'), top / 'README.md', top / 'pyproject.toml']
+    return places | {file: words_of(file.read_text()) for file in others if file.name != Path(__file__).name}
+
+
+def unused(module: str, names) -> list[str]:
+    "Which of the public names of a module no other module, demo, test or text uses."
+    own = (PACKAGE.parent / Path(*module.split('.'))).with_suffix('.py')
+    elsewhere = set().union(*(words for place, words in words_by_place().items() if place != own))
+    return [name for name in names if name not in elsewhere]
+
+
+def test_what_nobody_else_uses_is_private():
+    "A stage is used by its name in a recipe; everything else by code."
+    from rl4llm.core.registry import STAGES, load_stages
+    load_stages()
+    known = FOR_READERS | {name for _, name in STAGES}
+    found = [f'{module}: {name}' for module, names in names_by_module().items()
+             for name in unused(module, [name for name in names if name not in known])]
+    assert not found, 'give them a leading underscore, or show them: ' + ', '.join(found)
+
+
+def test_an_unused_name_is_found():
+    assert unused('rl4llm.core.registry', ['recipe', 'nobody' + '_would_use_this']) == ['nobody' + '_would_use_this']

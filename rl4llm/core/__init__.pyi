@@ -28,7 +28,6 @@ from .lazy import names_by_module as names_by_module
 from .lazy import places_of as places_of
 from .learned import Learned as Learned
 from .method_map import RecipeTable as RecipeTable
-from .method_map import SQUARE as SQUARE
 from .method_map import changes_of as changes_of
 from .method_map import is_placebo as is_placebo
 from .method_map import recipe_map as recipe_map

@@ -68,9 +68,7 @@ from .sat import saturn_difficulty as saturn_difficulty
 from .sat import verify_sat as verify_sat
 from .sat import write_assignment as write_assignment
 from .sat import write_literals as write_literals
-from .vocabulary import CONTROL as CONTROL
 from .vocabulary import NUMBERS as NUMBERS
-from .vocabulary import PAIRED as PAIRED
 from .vocabulary import WORDS as WORDS
 from .vocabulary import tiny_tokenizer as tiny_tokenizer
 from .vocabulary import vocabulary_list as vocabulary_list
