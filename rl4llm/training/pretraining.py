@@ -21,6 +21,7 @@ from ..analysis.passk import pass_at_k, true_pass_at_k
 from ..core.policy import has_fast_bf16, whole_states
 from ..core.settings_file import nearest, settings
 from ..tasks.protocol import levels, split_of, task
+from ..tasks.thinking import Thoughts, second_attempt, think
 from ..tasks.vocabulary import tiny_tokenizer, vocabulary_list
 from .evaluation import evaluate
 
@@ -32,6 +33,8 @@ class BaseSpec:
     summary: one line for humans.
     architecture: fields of a LlamaConfig.
     mixture: (task, dial, weight) of each part.
+    thoughts: how Countdown is demonstrated, the fields of `Thoughts`; None: by its steps alone.
+    second: share of the Countdown demonstrations that are second attempts after feedback.
     """
     name: str
     summary: str
@@ -48,6 +51,8 @@ class BaseSpec:
     bf16: bool = False
     workers: int = 1
     shipped: bool = False
+    thoughts: dict | None = None
+    second: float = 0.0
 
 # %% ../../nbs/training/05_pretraining.ipynb #417946a6
 _BASES: dict[str, BaseSpec] = {}
@@ -90,19 +95,38 @@ add_base('tiny-v1', 'The embedded base: 0.7M parameters, Countdown, modular chai
                     'Never retrained.',
          architecture=_TINY, mixture=MIXTURE, steps=1500, batch=256, bf16=True, shipped=True);
 
+_COUNTDOWNS = (
+    ('countdown', {'numbers': 3}, .15),
+    ('countdown', {'numbers': 4}, .5),
+    ('countdown', {'numbers': 5}, .35),
+)
+
+_THINKING = dict(hidden_size=144, num_hidden_layers=4, num_attention_heads=4,
+                 intermediate_size=432, max_position_embeddings=512)
+
+add_base('tiny-think-v1', 'Countdown with visible search: 1M parameters, thoughts of 0 to 300 '
+                          'tokens, second attempts after feedback.',
+         architecture=_THINKING, mixture=_COUNTDOWNS, steps=1300, batch=192, bf16=True,
+         thoughts={}, second=.2);
+
 # %% ../../nbs/training/05_pretraining.ipynb #d5911eda
 def demonstrations(spec: BaseSpec, count: int, *, seed: int) -> list[tuple[str, str]]:
     "`count` (prompt, completion) pairs of the train split, a function of the seed alone."
     rng = random.Random(seed)
     makers = [task(name, **dial) for name, dial, _ in spec.mixture]
     weights = [weight for _, _, weight in spec.mixture]
-    return [_one_of_train(maker, rng) for maker in rng.choices(makers, weights, k=count)]
+    return [_one_of_train(maker, rng, spec) for maker in rng.choices(makers, weights, k=count)]
 
-def _one_of_train(maker, rng) -> tuple[str, str]:
+def _one_of_train(maker, rng, spec) -> tuple[str, str]:
     "A demonstration by `maker`, drawn again until its problem is in the train split."
     while True:
         item, completion = maker.draw(rng)
-        if split_of(item.key) == 'train': return maker.prompt(item), completion
+        if split_of(item.key) == 'train': break
+    if spec.thoughts is None or item.task != 'countdown':
+        return maker.prompt(item), completion
+    dial = Thoughts(**spec.thoughts)
+    if rng.random() < spec.second: return second_attempt(item, rng, dial)
+    return maker.prompt(item), think(item, rng, dial).text
 
 # %% ../../nbs/training/05_pretraining.ipynb #164d6c82
 def encode_pairs(pairs) -> tuple[list[list[int]], list[int]]:
