@@ -122,7 +122,7 @@ CARDS = [(path, name) for path in sorted((TOP/'nbs').glob('*/[0-9]*.ipynb')) if 
 def test_a_card_says_whose_numbers_they_are(name):
     "Every value is counted once, and what another paper's file lends is named with that paper."
     config, rows = load_config(name), config_rows(load_config(name))
-    total, own, ours, lent = map(int, re.search(r'Of (\d+) values, (\d+) with .*, (\d+) ours, (\d+) of another method', said := whose_numbers(config)).groups())
+    total, own, lent, ours = map(int, re.search(r'Values: (\d+)\..* have (\d+) of them, (\d+) were published with another method, and (\d+) are ours', said := whose_numbers(config)).groups())
     assert total == len(rows) == own + ours + lent
     taken = [key for key, _, source in rows if source.startswith('as in ')]
     assert lent == len(taken) and all(re.search(rf'Taken over from [^:]*: [^.]*\b{key}\b', said) for key in taken)
@@ -135,7 +135,7 @@ def test_numbers_of_another_paper_cannot_be_passed_over(tmp_path):
     path = tmp_path/'mine.yaml'
     path.write_text('name: mine\nrecipe: gspo\nlike: grpo\npaper: 48\n')
     said = whose_numbers(load_config(path))
-    assert cited(17) in said and cited(48) in said and said.endswith('not known to us.') and ' 0 with sources' in said
+    assert cited(17) in said and cited(48) in said and said.endswith('not known to us.') and ' have 0 of them' in said
     path.write_text('name: mine\nrecipe: negative\nlike: negative\npaper: 17\n')
     assert 'Taken over' not in whose_numbers(load_config(path))
 
