@@ -266,7 +266,7 @@ def test_links_of_a_lesson_lead_somewhere(path):
         if not link.startswith(('http', '#')): assert (path.parent/link.split('#')[0]).exists(), f'{link} is not there'
 
 
-EXPLAINED = ('RLHF', 'PPO', 'KL', 'reasoning models', 'nats?', 'score', 'entropy', 'signal-to-noise ratio', 'pass@k', 'Holm')    # bold where they are explained
+EXPLAINED = ('RLHF', 'PPO', 'KL', 'reasoning models', 'nats?', 'score', 'entropy', 'signal-to-noise ratio', 'standard error', 'running mean', 'pass@k', 'Holm')    # bold where they are explained
 
 
 @pytest.mark.parametrize('word', EXPLAINED)
