@@ -826,3 +826,43 @@ def test_format_refusals():
     with pytest.raises(ValueError, match='summing to 1'): dominance([.5, .6])
     with pytest.raises(ValueError, match='one of each'): format_flow([.5, .5], [1.])
     with pytest.raises(ValueError, match='no samples'): format_trend([], {})
+
+
+# -- pictures of forks: there is something in them, or one sentence instead
+
+def no_tokens():
+    from rl4llm.analysis.forks import plot_forks
+    plot_forks(torch.rand(2, 3), torch.rand(2, 3), torch.zeros(2, 3, dtype=torch.bool))
+
+
+def no_numbers():
+    from rl4llm.analysis.forks import plot_forks
+    plot_forks(torch.rand(2, 3), torch.full((2, 3), float('nan')), torch.ones(2, 3, dtype=torch.bool))
+
+
+def two_shapes():
+    from rl4llm.analysis.forks import plot_forks
+    plot_forks(torch.rand(2, 3), torch.rand(2, 4), torch.ones(2, 3, dtype=torch.bool))
+
+
+def lesson_forks(tokens=2, size=8, drawn=2, words=8, fill=0., top=6):
+    from rl4llm.course.pictures import plot_forks
+    plot_forks(torch.rand(tokens, size).softmax(1) + fill, torch.zeros(drawn, dtype=torch.long), ['w'] * words, top=top)
+
+
+@pytest.mark.parametrize('call, words', [
+    (no_tokens, 'mask is empty'), (no_numbers, '6 of 6 tokens is not a number'), (two_shapes, 'entropy'), (lambda: lesson_forks(tokens=0, drawn=0), 'at least one token'),
+    (lambda: lesson_forks(drawn=1), 'one token for each row'), (lambda: lesson_forks(words=3), '3 words for a vocabulary of 8'), (lambda: lesson_forks(size=3, words=3), 'top is 6, wanted 1 to 3'),
+    (lambda: lesson_forks(fill=float('nan')), 'not numbers')])
+def test_a_picture_of_forks_is_never_empty(call, words):
+    with pytest.raises(ValueError, match=words) as error: call()
+    assert '\n' not in str(error.value) and not plt.get_fignums(), 'no half-made figure is left open'
+
+
+def test_a_picture_of_forks_has_its_marks():
+    "One bar for each token of the response, and one for each decile that has tokens."
+    lesson_forks()
+    assert len(plt.gcf().axes[1].patches) == 2
+    from rl4llm.analysis.forks import plot_forks
+    figure = plot_forks(torch.rand(2, 30), torch.rand(2, 30), torch.ones(2, 30, dtype=torch.bool), bins=5)
+    assert len(figure.axes[1].patches) == 5 and len(figure.axes[0].lines) == 3

@@ -246,3 +246,25 @@ def test_a_new_seed_lands_in_the_prediction_interval():
     from rl4llm.training.records import Evaluation
     new = reach(Evaluation.from_dict(record['evaluations'][-1]))
     assert known.mean() - half <= new <= known.mean() + half, f"{new:.3f} is outside {known.mean():.3f} +- {half:.3f}"
+
+
+def shown_claims():
+    "(notebook, claim, stored HTML) of each cell outside of the ledger that is `claim_named('...')` and nothing else."
+    import json, re
+    from pathlib import Path
+    for path in sorted((Path(__file__).parents[1]/'nbs').glob('*/[0-9]*.ipynb')):
+        if path.parent.name in ('atlas', 'app'): continue
+        for cell in json.loads(path.read_text())['cells']:
+            named = re.fullmatch(r"claim_named\('(\w+)'\)", ''.join(cell['source']).strip())
+            if named: yield path.stem, named[1], ''.join(''.join(o.get('data', {}).get('text/html', '')) for o in cell['outputs'])
+
+
+def test_the_forking_notebook_shows_its_claim(): assert ('02_forking_tokens', 'forking_enough') in [found[:2] for found in shown_claims()]
+
+
+def test_a_claim_that_a_notebook_shows_is_the_present_one():
+    import html
+    from rl4llm.atlas.claims import claim_named, claim_verdict
+    for notebook, name, shown in shown_claims():
+        claim = claim_named(name)
+        assert html.escape(claim.statement) in shown and f'Verdict: <b>{claim_verdict(claim)}</b>' in shown, f'{notebook}: execute it anew, the verdict on {name} has changed'

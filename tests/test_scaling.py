@@ -1,8 +1,13 @@
 "Full-scale configurations: every shipped file is sound, and a wrong one is answered in one sentence."
+import html, re
 from copy import deepcopy
-import pytest, yaml
+from pathlib import Path
+import nbformat, pytest, yaml
+from rl4llm.core.citations import cited
 from rl4llm.core.registry import recipe
-from rl4llm.scaling.config_files import HYPERPARAMETERS, LAUNCH, config_names, config_rows, configs, load_config, parse_config, read_config
+from rl4llm.scaling.config_files import HYPERPARAMETERS, LAUNCH, config_names, config_rows, configs, load_config, parse_config, read_config, whose_numbers
+
+TOP = Path(__file__).resolve().parents[1]
 
 BASE = ('dr_grpo', 'grpo', 'negative', 'positive', 'reinforce', 'rloo', 'weighted_reinforce')
 
@@ -105,3 +110,47 @@ def test_files_hold_only_what_they_change():
         base = read_config(own['like'])
         same = [k for section in ('hyperparameters', 'launch') for k, v in (own.get(section) or {}).items() if v and base.get(section, {}).get(k) == v]
         assert not same, f'{name} repeats {same}'
+
+
+# -- whose numbers a card shows
+
+CARDS = [(path, name) for path in sorted((TOP/'nbs').glob('*/[0-9]*.ipynb')) if path.parent.name != 'scaling'
+         for name in re.findall(r"load_config\('(\w+)'\)", '\n'.join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == 'code'))]
+
+
+@pytest.mark.parametrize('name', config_names())
+def test_a_card_says_whose_numbers_they_are(name):
+    "Every value is counted once, and what another paper's file lends is named with that paper."
+    config, rows = load_config(name), config_rows(load_config(name))
+    total, own, lent, ours = map(int, re.search(r'Values: (\d+)\..* have (\d+) of them, (\d+) were published with another method, and (\d+) are ours', said := whose_numbers(config)).groups())
+    assert total == len(rows) == own + ours + lent
+    taken = [key for key, _, source in rows if source.startswith('as in ')]
+    assert lent == len(taken) and all(re.search(rf'Taken over from [^:]*: [^.]*\b{key}\b', said) for key in taken)
+    assert not taken or cited(17) in said and said.endswith(config.published) and "this method's own paper" in said
+    assert html.escape(said) in config._repr_html_()
+
+
+def test_numbers_of_another_paper_cannot_be_passed_over(tmp_path):
+    "A file of one's own that is like another says so, too, and that nothing is known of its own paper."
+    path = tmp_path/'mine.yaml'
+    path.write_text('name: mine\nrecipe: gspo\nlike: grpo\npaper: 48\n')
+    said = whose_numbers(load_config(path))
+    assert cited(17) in said and cited(48) in said and said.endswith('not known to us.') and ' have 0 of them' in said
+    path.write_text('name: mine\nrecipe: negative\nlike: negative\npaper: 17\n')
+    assert 'Taken over' not in whose_numbers(load_config(path))
+
+
+def test_cards_are_found(): assert len(CARDS) > 25
+
+
+@pytest.mark.parametrize('path, name', CARDS, ids=[f'{path.stem}-{name}' for path, name in CARDS])
+def test_a_card_in_a_notebook_says_whose_it_is(path, name):
+    "The stored card has the sentence; a card of a method that is not the notebook's is announced as such above it."
+    cells = nbformat.read(path, 4).cells
+    place = next(i for i, c in enumerate(cells) if c.cell_type == 'code' and f"load_config('{name}')" in c.source)
+    shown = ''.join(''.join(output.get('data', {}).get('text/html', '')) for output in cells[place].outputs)
+    assert html.escape(whose_numbers(load_config(name))) in shown
+    code = '\n'.join(c.source for c in cells if c.cell_type == 'code')
+    if f"add_recipe('{load_config(name).recipe}'" in code: return
+    above = next(c.source for c in reversed(cells[:place]) if c.cell_type == 'markdown')
+    assert 'another method' in above, f"{path.name}: {name} is not a recipe of this notebook; say above the card that it is another method's"

@@ -1,5 +1,5 @@
 """What is misspelt, damaged or of another kind is answered in one sentence: what was given, what was wanted, and the nearest that there is."""
-import ast, json
+import ast, json, re
 from pathlib import Path
 import numpy as np
 import pytest, torch
@@ -181,3 +181,69 @@ def test_no_steps_are_no_demo_and_no_pretraining(steps, tmp_path):
     assert f'steps is {steps}, wanted at least 1' in message(lambda: demo(steps=steps, out=tmp_path, fresh=True), ValueError)
     assert f'steps is {steps}, wanted at least 1' in message(lambda: pretrain('tiny-v1', out=tmp_path, steps=steps), ValueError)
     assert [path.name for path in tmp_path.iterdir()] == ['kept']
+
+
+# prose of the method notebooks
+
+TOP = Path(__file__).parents[1]
+FOLDERS = ('advantages', 'objectives', 'selection', 'samplers', 'references', 'curricula', 'rewards', 'analysis')
+METHODS = [*sorted(path for folder in FOLDERS for path in (TOP/'nbs'/folder).glob('[0-9]*.ipynb')), TOP/'nbs'/'_method_template.ipynb']
+each_method = pytest.mark.parametrize('path', METHODS, ids=lambda path: f'{path.parent.name}-{path.stem}')
+
+# What the rules below know as a finite verb. A sentence whose verb is missing here is refused wrongly: add the verb.
+VERBS = """is are was were be has have had do does did can cannot could may might must should will would let adds? agrees? aims? allows? answers? appears? apply applies ask asks be began begins? belongs? bounds? breaks?
+brings? calls? came cancels? carry carries change changes check checks clamps? clips? come comes compare compared compares compute computes contributes? cost costs count counts cover covers cut cuts decides? depends? describes?
+differs? divide divides down draw draws drew drops? dissect ends? enters? enumerates? equals? estimates? explains? fail fails fall falls fell find finds flips? follow follows found gave get gets give gives go goes got grew
+grows? halve halves happens? help helps hide hides hits? hold holds ignores? keep keeps kept knows? lead leads learns? leaves? lets lie lies lifts? list lists look looks lose loses lost made make makes marks? match matches matters? mean means
+measures? misses mixes moved moves? multiply multiplies name names need needs pass passes pay pays plant plays? point points puts? punish punishes raises? read reads redraws? remain remains remembers? removes? repeat repeats reports? resample
+act acts becomes? chooses? cures? optimises? over-optimises sample samples tie ties restores? returns? rises? runs? saves? saw say says see sees separate separates serve serves set sets share shares show shows shrinks? sorts? spends? stands? starts? stay stays stood stop stops subtracts? suffices? suits sums? survive survives
+said swap take takes teach teaches tell tells test tests told took train trains travels? tries try turn turns use uses want wants watch weigh weighs went work works write writes wrote
+accepts? ascends? average averages confirms? couples fade fades judges? left meet mends? reach reaches say trade trades vary""".split()
+VERB = re.compile(r'\b(' + '|'.join(VERBS) + r')\b', re.IGNORECASE)
+OPENINGS = 'The A An One Two Three Four Five Six Eight Ten Some Exactly Now Next Again First Again Every Their These At With For By'.split()
+
+
+def plain_sentences(source):
+    "The sentences of a markdown cell outside of headings, quotations, tables, lists, labels and captions; formulas and code are X."
+    text = re.sub(r'```.*?```|\$\$.*?\$\$', '', source, flags=re.DOTALL)
+    for paragraph in (p.strip() for p in text.split('\n\n')):
+        if not paragraph or paragraph.startswith(('#', '>', '|', '- ', '*', '1.')): continue
+        short = re.sub(r'\]\([^)]*\)', ']', re.sub(r'`[^`]*`|\$[^$]*\$', 'X', paragraph)).replace('\n', ' ')
+        yield from (s for s in re.split(r'(?<!Dr\.)(?<!al\.)(?<=[.?!:])\s+(?=[A-Z(])', short) if not s.startswith(('Left', 'Right', '(')))
+
+
+def notes_for_oneself(source):
+    "Sentences that are none: they open like one, or announce what the next cell shows, and have no verb."
+    announcement = source.rstrip().endswith(':')
+    found = list(plain_sentences(source))
+    wanted = [s for i, s in enumerate(found) if s.split()[0] in OPENINGS and s.endswith('.') or announcement and i == len(found) - 1 and s.endswith(':')]
+    return [s for s in wanted if len(s.split()) > 1 and s.strip('X ,.:') and not VERB.search(s)]
+
+
+def prose_of(path): return [''.join(c['source']) for c in json.loads(path.read_text())['cells'] if c['cell_type'] == 'markdown']
+
+
+@each_method
+def test_a_method_notebook_says_what_to_look_for(path):
+    "The first cell gives the problem and the idea in sentences, then what one should see, which holds no number that no cell computes."
+    paragraphs = prose_of(path)[0].split('\n\n')
+    place = next((i for i, p in enumerate(paragraphs) if p.startswith('**What to look for.** ')), None)
+    assert place is not None, 'the first cell says in a paragraph "**What to look for.** ..." what one should see'
+    before = ' '.join(p for p in paragraphs[2:place] if p[0] not in '|$')
+    assert len(re.findall(r'[.?!](?:\s|$)', before)) >= 2, 'which problem, and what is done about it?'
+    said = paragraphs[place].removeprefix('**What to look for.** ')
+    assert len(said.split()) >= 15 and not re.search(r'\d', re.sub(r'`[^`]*`|\b[kK]\d\b', '', said)), said
+
+
+@each_method
+def test_sentences_have_a_verb_and_an_end(path):
+    assert not (notes := [s for source in prose_of(path) for s in notes_for_oneself(source)]), f'no verb (if there is one, add it to VERBS): {notes}'
+    assert not (long := [s for source in prose_of(path) for s in plain_sentences(source) if len(s.split()) > 55]), f'too long for one reading: {long}'
+
+
+@pytest.mark.parametrize('source', ['We divide by it. The errors:', 'Two rows of two tokens. The first is right.', 'Now the baseline. It is 0.', 'The same rows again, at $x=1$:', 'Exactly, on a token tree:'])
+def test_a_note_for_oneself_is_seen(source): assert notes_for_oneself(source)
+
+
+@pytest.mark.parametrize('source', ['We divide by it. The table shows the errors:', 'Take two rows of two tokens. The first is right.', '- *KL.* None.', '**By hand.** Two rows:\n\n| a |', 'Left: the errors. Right: the sums.'])
+def test_a_sentence_is_none(source): assert not notes_for_oneself(source)

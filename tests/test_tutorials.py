@@ -192,6 +192,59 @@ def test_what_was_given_and_what_was_wanted_look_different(ex):
             if found: assert found[1] != found[2].removesuffix(' there'), said
 
 
+def picked(z, y): return z.log_softmax(-1).gather(-1, y[..., None])[..., 0]
+
+
+# what readers hand in, written as they would write it: exercise, answer, words that name the mistake
+SLIPS = [
+    ('1.1', 'mask forgotten', lambda z, y, m: picked(z, y).sum(1), 'padding'),
+    ('1.1', 'mean', lambda z, y, m: (picked(z, y) * m).sum(1) / m.sum(1), 'mean over the tokens'),
+    ('1.1', 'log forgotten', lambda z, y, m: (z.softmax(-1).gather(-1, y[..., None])[..., 0] * m).sum(1), 'logarithm is missing'),
+    ('1.1', 'log after the sum', lambda z, y, m: (z.softmax(-1).gather(-1, y[..., None])[..., 0] * m).sum(1).log(), 'logarithm of a sum'),
+    ('1.1', 'sign', lambda z, y, m: -(picked(z, y) * m).sum(1), 'sign'),
+    ('1.1', 'cross entropy', lambda z, y, m: (torch.nn.functional.cross_entropy(z.transpose(1, 2), y, reduction='none') * m).sum(1), 'sign'),
+    ('1.1', 'factor', lambda z, y, m: 3 * (picked(z, y) * m).sum(1), 'factor'),
+    ('1.1', 'base 2', lambda z, y, m: (picked(z, y) / np.log(2) * m).sum(1), 'base 2'),
+    ('1.1', 'no sum', lambda z, y, m: picked(z, y) * m, 'sum over the tokens of each response'),
+    ('1.1', 'shifted', lambda z, y, m: (picked(z[:, :-1], y[:, 1:]) * m[:, 1:]).sum(1), 'shifted'),
+    ('1.1', 'likeliest token', lambda z, y, m: (z.log_softmax(-1).max(-1).values * m).sum(1), 'likeliest'),
+    ('1.1', 'no gather', lambda z, y, m: (z.log_softmax(-1) * m[..., None]).sum((1, 2)), 'vocabulary'),
+    ('1.1', 'mask turned round', lambda z, y, m: (picked(z, y) * ~m).sum(1), 'turned round'),
+    ('1.1', 'mask on the logits', lambda z, y, m: picked(z * m[..., None], y).sum(1), 'logits with the mask'),
+    ('1.1', 'last token', lambda z, y, m: torch.stack([picked(z, y)[i, n - 1] for i, n in enumerate(m.sum(1))]), 'last token'),
+    ('1.1', 'softmax over tokens', lambda z, y, m: (z.log_softmax(1).gather(-1, y[..., None])[..., 0] * m).sum(1), 'another axis'),
+    ('1.1', 'one number', lambda z, y, m: (picked(z, y) * m).sum(1).mean(), 'one number for the whole batch'),
+    ('1.2', 'sign', lambda z, r: z.softmax(0) * ((z.softmax(0) * r).sum() - r), 'sign'),
+    ('1.2', 'plain mean', lambda z, r: z.softmax(0) * (r - r.mean()), 'plain mean'),
+    ('1.2', 'baseline forgotten', lambda z, r: z.softmax(0) * r, 'half is missing'),
+    ('1.3', 'sign', lambda logp, m, r, b: ((r - b) * (logp * m).sum(1)).mean(), 'sign'),
+    ('1.3', 'mean forgotten', lambda logp, m, r, b: -((r - b) * (logp * m).sum(1)).sum(), 'sum over the responses'),
+    ('1.3', 'mask forgotten', lambda logp, m, r, b: -((r - b) * logp.sum(1)).mean(), 'padding'),
+    ('1.3', 'baseline forgotten', lambda logp, m, r, b: -(r * (logp * m).sum(1)).mean(), 'baseline'),
+    ('1.3', 'log undone', lambda logp, m, r, b: -((r - b) * (logp * m).sum(1).exp()).mean(), 'logarithm'),
+    ('1.4', 'a text', '2', 'quotation marks'), ('1.4', 'a wrong text', '4', 'quotation marks'), ('1.4', 'a word', 'two', 'quotation marks'), ('1.4', 'factor of the variance', 4., 'root'),
+    ('1.4', 'sign', -2, 'sign'), ('1.4', 'inverse', 1 / 2, 'inverse'), ('1.4', 'root of the root', 2 ** .5, 'root twice'), ('1.4', 'anything', 3, 'take the root'),
+    ('2.1', 'sign', lambda r: (r.sum() - r) / (len(r) - 1) - r, 'sign'), ('2.1', 'n', lambda r: r - (r.sum() - r) / len(r), 'divided by n'), ('2.1', 'own reward', lambda r: r - r.mean(), 'Leave it out'),
+    ('2.3', 'a wrong pair', {'negative', 'grpo'}, 'grpo does not belong'), ('2.3', 'one is missing', {'weighted_reinforce'}, 'negative is missing'), ('2.3', 'a text', 'negative', 'weighted_reinforce is missing'),
+    ('2.3', 'rewards right ones', ['positive', 'negative', 'weighted_reinforce'], 'positive does not belong'), ('2.3', 'for right samples', {'positive', 'weighted_reinforce'}, 'only *right* samples'),
+    ('2.3', 'another method', {'negative', 'reinforce'}, "'reinforce' is none of the names"), ('2.3', 'numbers', [1, 2], 'none of the names'), ('2.3', 'nothing', set(), 'Two answer'), ('2.3', 'a number', 2, 'Names are wanted'),
+]
+
+
+@pytest.mark.parametrize('name, answer, words', [(name, answer, words) for name, _, answer, words in SLIPS], ids=[f'{name} {what}' for name, what, *_ in SLIPS])
+def test_a_hint_says_which_mistake_was_made(name, answer, words):
+    right, said = review_answer(name, answer)
+    assert right is False and words in said, said
+    assert said != f'{answer} is not it. {EXERCISES[name].ask[0].upper()}{EXERCISES[name].ask[1:]}', 'to repeat the question is no hint'
+
+
+@every_exercise
+def test_a_value_that_nobody_foresaw_gets_more_than_the_question(ex):
+    if ex.cases: return
+    said = review_answer(ex.name, 37.5)[1]
+    assert ex.ask.lower() not in said.lower() and len(said.split()) > 7, said
+
+
 def test_right_and_wrong_look_different():
     replies = [review_answer('1.4', answer) for answer in (2, 3, ...)]
     words = [str(reply).split(':')[0] for reply in replies]
@@ -213,7 +266,7 @@ def test_links_of_a_lesson_lead_somewhere(path):
         if not link.startswith(('http', '#')): assert (path.parent/link.split('#')[0]).exists(), f'{link} is not there'
 
 
-EXPLAINED = ('RLHF', 'PPO', 'KL', 'reasoning models', 'nats?', 'score', 'entropy', 'signal-to-noise ratio', 'pass@k', 'Holm')    # bold where they are explained
+EXPLAINED = ('RLHF', 'PPO', 'KL', 'reasoning models', 'nats?', 'score', 'entropy', 'signal-to-noise ratio', 'standard error', 'running mean', 'pass@k', 'Holm')    # bold where they are explained
 
 
 @pytest.mark.parametrize('word', EXPLAINED)
