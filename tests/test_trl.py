@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from types import SimpleNamespace
 import pytest, torch
 from rl4llm.advantages import dr_grpo, grpo, rloo
-from rl4llm.objectives import aggregate, cispo, dual_clip, gspo, gspo_token, kl_penalty, off_policy_mask, policy_gradient, ppo_clip, sapo, truncated_is
+from rl4llm.objectives import aggregate, cispo, dual_clip, gmpo, gspo, gspo_token, kl_penalty, off_policy_mask, policy_gradient, ppo_clip, sapo, truncated_is
 from rl4llm.objectives.off_policy import behaviour_weight
 
 pytest.importorskip('trl', minversion='1.16', reason="compares with TRL 1.16 or newer: pip install 'rl4llm[scale]'")
@@ -88,6 +88,21 @@ def test_loss(name, drift):
     x = batch(drift=drift)
     a, b = theirs(x, **settings), ours(x, objective, mode, **knobs)
     assert same(a, b) and (a[1] != 0).any()
+
+
+@pytest.mark.parametrize('drift', [0.0, 0.05, 0.5])
+@pytest.mark.parametrize('low, high', [(0.4, 0.4), (0.1, 0.3)])
+def test_gmpo(drift, low, high):
+    "TRL's trainer for it has a loss of its own: limits of the log-ratio, the mean over rows."
+    gmpo_trainer = pytest.importorskip('trl.experimental.gmpo').GMPOTrainer
+    x = batch(drift=drift)
+    logp, old, _, _, adv, mask = x
+    logp, ids = logp.clone().requires_grad_(), torch.zeros(N, T, dtype=torch.long)
+    inputs = dict(prompt_ids=ids[:, :1], prompt_mask=ids[:, :1] + 1, completion_ids=ids, completion_mask=mask.long(), advantages=adv, old_per_token_logps=old)
+    loss = gmpo_trainer._compute_loss(grpo_trainer(logp, epsilon_low=low, epsilon_high=high), None, inputs)
+    a, b = (loss.detach(), torch.autograd.grad(loss, logp)[0]), ours(x, gmpo, ROWS, low=low, high=high)
+    assert same(a, b) and (a[1] != 0).any()
+    if drift == 0.5: assert not same(b, ours(x, gmpo, ROWS, low=9., high=9.)), 'otherwise nothing was clipped'
 
 
 def test_some_tokens_are_clipped():
