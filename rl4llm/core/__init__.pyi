@@ -18,6 +18,8 @@ from . import sources as sources
 from . import storage as storage
 from .citations import cited as cited
 from .citations import paper_rows as paper_rows
+from .citations import released_code as released_code
+from .citations import unread_code as unread_code
 from .fingerprint import Registry as Registry
 from .fingerprint import called_code as called_code
 from .fingerprint import code_of as code_of
