@@ -5,9 +5,11 @@ from functools import cache
 from pathlib import Path
 import pytest
 import rl4llm
+from lint_rules import IMPORTS, RULES, TOP, Notebook
 from rl4llm.core.lazy import index, names_by_module
 
 PACKAGE = Path(rl4llm.__file__).parent
+NOTEBOOKS = [Notebook(p) for p in sorted((TOP / 'nbs').glob('*/[0-9]*.ipynb'))]
 
 # From below to above: a folder imports its own and those that stand on lines above it.
 FLOORS = [
@@ -145,3 +147,25 @@ def test_the_package_itself_uses_no_old_places():
     code = "import warnings; warnings.simplefilter('error', DeprecationWarning)\nfrom rl4llm.core.method_map import recipes; recipes()\nimport rl4llm.app.cli, rl4llm.atlas.explorer, rl4llm.widgets.dashboard"
     done = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-800:]
+
+
+# -- what a reader meets
+
+def longest_run(notebook) -> int:
+    "How many exported cells follow one another, imports aside, before an example is shown."
+    run = most = 0
+    for cell in notebook.code:
+        if cell.exported: run += any(not isinstance(s, IMPORTS) for s in cell.tree.body)
+        elif cell.shown: run = 0
+        most = max(most, run)
+    return most
+
+
+def test_examples_stand_between_what_is_exported():
+    rules = RULES['examples']
+    limits = {f'{folder}.{name}': n for folder, runs in rules['runs'].items() for name, n in runs.items()}
+    runs = {notebook.module: longest_run(notebook) for notebook in NOTEBOOKS if notebook.module}
+    assert not limits.keys() - runs.keys(), 'limits of modules that are gone'
+    long = {name: f'{run} exported cells without an example, at most {limits.get(name, rules["run"])}'
+            for name, run in runs.items() if run > limits.get(name, rules['run'])}
+    assert not long, long
