@@ -1,6 +1,6 @@
 """The house: who may import whom, one door to the engine, names that are found, nothing private across modules.
 Imports inside functions count like all others: an arrow hidden in a function is still an arrow."""
-import ast, importlib, warnings
+import ast, importlib, json, re, warnings
 from functools import cache
 from pathlib import Path
 import pytest
@@ -135,6 +135,37 @@ def test_a_moved_name_answers_with_its_new_place(old, name, new):
     package = importlib.import_module(f'rl4llm.{old}')
     with pytest.warns(DeprecationWarning, match=f'rl4llm.{new}'): found = getattr(package, name)
     assert found is getattr(importlib.import_module(f'rl4llm.{new}'), name)
+
+
+OLD = json.loads((TOP / 'tests' / 'names_of_0_1.json').read_text())     # public names of version 0.1.0, by module
+
+
+def answer(package, name: str) -> str:
+    "What a package says to a name: nothing if it has it, else its warning or its error."
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter('always')
+        try: found = getattr(package, name)
+        except AttributeError as error: return str(error)
+    said = [str(w.message) for w in told if issubclass(w.category, DeprecationWarning)]
+    if said: assert found is not None and len(said) == 1
+    return ''.join(said)
+
+
+@pytest.mark.parametrize('package', sorted({module.rpartition('.')[0] for module in OLD}))
+def test_names_of_the_first_version_are_there_or_say_what_they_have_become(package):
+    names = sorted({name for module, names in OLD.items() if module.rpartition('.')[0] == package for name in names})
+    for offers in {package, 'rl4llm'}:
+        said = {name: answer(importlib.import_module(offers), name) for name in names}
+        mute = {name: text for name, text in said.items() if 'Did you mean' in text or text and not re.search(r'rl4llm\.\w+', text.removeprefix(offers))}
+        assert not mute, mute
+
+
+@pytest.mark.parametrize('module', sorted(module for module in OLD if not (PACKAGE.parent / Path(*module.split('.'))).with_suffix('.py').exists()))
+def test_a_moved_module_says_where_to(module):
+    with pytest.raises(ModuleNotFoundError, match=rf'{module} is (rl4llm\.\w+\.\w+) now') as error: importlib.import_module(module)
+    new = importlib.import_module(str(error.value).split()[2])
+    package, _, name = module.rpartition('.')
+    with pytest.warns(DeprecationWarning, match=new.__name__.rpartition('.')[0]): assert getattr(importlib.import_module(package), name) is new
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
