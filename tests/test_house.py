@@ -168,6 +168,11 @@ def test_a_moved_module_says_where_to(module):
     with pytest.warns(DeprecationWarning, match=new.__name__.rpartition('.')[0]): assert getattr(importlib.import_module(package), name) is new
 
 
+def test_a_renamed_property_of_the_policy_still_answers():
+    policy = rl4llm.Policy.load('tiny')
+    with pytest.warns(DeprecationWarning, match='has_fast_path'): assert policy.lean is policy.has_fast_path
+
+
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(AttributeError, match='recipe'): rl4llm.recipie
     with pytest.raises(AttributeError, match='It is in rl4llm.objectives'): rl4llm.tasks.ppo_clip
