@@ -86,6 +86,17 @@ def test_folders_of_one_floor_do_not_import_each_other():
     assert not wrong, ', '.join(wrong)
 
 
+def test_imports_point_upwards_in_the_table_of_the_readme_but_for_what_its_sentence_names():
+    page = (TOP / 'README.md').read_text().split('## Where things are')[1]
+    sentence, table = page.split('| notebooks | what |')
+    rows = [re.findall(r'\[(\w+)\]\(nbs/', row.split('|')[1]) for row in table.split('\n\n')[0].splitlines() if row.startswith('| [')]
+    place = {folder: number for number, folders in enumerate(rows) for folder in folders}
+    folders = {module.split('.')[0] for module in arrows()}
+    assert folders <= place.keys(), folders - place.keys()
+    down = {a for a, targets in arrows().items() for b in targets if place[b.split('.')[0]] > place[a.split('.')[0]]}
+    assert down == set(re.findall(r'`(\w+\.\w+)`', sentence)) == REPORTS
+
+
 def test_there_is_no_circle():
     done, path = set(), []
 
