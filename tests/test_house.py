@@ -216,3 +216,11 @@ def test_examples_stand_between_what_is_exported():
     long = {name: f'{run} exported cells without an example, at most {limits.get(name, rules["run"])}'
             for name, run in runs.items() if run > limits.get(name, rules['run'])}
     assert not long, long
+
+
+def test_no_notebook_of_core_imports_a_later_one():
+    place = {nb.module: i for i, nb in enumerate(NOTEBOOKS) if nb.path.parent.name == 'core'}
+    assert len(place) > 10
+    early = [f'{a} imports {b}, which comes later' for a in place for b in arrows()[a]
+             if place.get(b, 0) > place[a]]
+    assert not early, ', '.join(early)
