@@ -2,8 +2,10 @@
 
 Checks the folders that tests/lint.toml calls clean, or the notebooks and folders that are named:
 with ruff (its rules are in pyproject.toml) and with the rules of tests/lint_rules.py.
+Without a name it also counts what ruff finds in the tests, which may not grow.
 `--measure` prints figures of every folder instead, clean or not."""
 import argparse, ast, json, re, statistics, subprocess, sys
+from collections import Counter
 from pathlib import Path
 from lint_rules import (DEFINITIONS, FUNCTIONS, RULES, TOP, Message, Notebook,
                         body_lines, first_line, followed, notebook_messages,
@@ -80,6 +82,17 @@ def lint(places):
     kept = [m for m in found if not any(is_excused(m, e) for e in exceptions)]
     kept += idle_messages(found, files)
     return sorted(set(kept), key=lambda m: (m.file, m.cell, m.line, m.rule))
+
+
+def untidy_messages(files=None):
+    "Files of tests/ in which ruff finds more than tests/lint.toml says: the numbers only fall."
+    files = sorted((TOP/'tests').glob('*.py')) if files is None else files
+    counts = Counter(Path(message.file).name for message in ruff_messages(files))
+    for name, count in sorted(counts.items()):
+        most = RULES['untidy'].get(name.removesuffix('.py'), 0)
+        if count <= most: continue
+        text = f'ruff finds {count} things, at most {most}: run `ruff check tests/{name}`'
+        yield Message(f'tests/{name}', 'untidy', text)
 
 
 # -- figures
@@ -164,6 +177,7 @@ def main(arguments):
     if missing: parser.error(f"not there: {', '.join(missing)}")
     if options.measure: return measure(places or folders())
     messages = lint(places or [TOP/name for name in RULES['clean']])
+    if not places: messages += untidy_messages()
     for message in messages: print(message)
     return len(messages)
 

@@ -236,13 +236,13 @@ def test_every_paper_that_something_belongs_to_is_cited_by_name():
 def test_a_new_seed_lands_in_the_prediction_interval():
     "The stored on-policy PSR runs predict pass@256 on the harder problems of a seed that was never run."
     from rl4llm.analysis.passk import pass_at_k
-    from rl4llm.studies.study import run_job, study_named
+    from rl4llm.studies.study import Job, run_job, study_named
     stored, study = load_study('negative_reinforcement'), study_named('negative_reinforcement')
     reach = lambda e: float(pass_at_k(e.num_samples, e.num_correct, 256).mean())
     known = np.array([reach(r.final) for r in study_runs(stored, 'on-policy', level='hard') if r.method == 'positive'])
     half = stats.t.ppf(0.975, len(known) - 1) * known.std(ddof=1) * np.sqrt(1 + 1 / len(known))
     only_hard = dataclasses.replace(study, tests=(('hard', 60),), every=study.steps)
-    record = run_job(only_hard, ('positive', 'on-policy', stored['learning_rates']['on-policy/positive'], 7, 'final'))
+    record = run_job(only_hard, Job('positive', 'on-policy', stored['learning_rates']['on-policy/positive'], seed=7, phase='final'))
     from rl4llm.training.records import Evaluation
     new = reach(Evaluation.from_dict(record['evaluations'][-1]))
     assert known.mean() - half <= new <= known.mean() + half, f"{new:.3f} is outside {known.mean():.3f} +- {half:.3f}"

@@ -624,6 +624,8 @@ def test_what_a_sampler_gives_is_checked(info):
     for wrong in (None, [r], r.tokens, dataclasses.replace(r, items=()), dataclasses.replace(r, texts=())):
         with pytest.raises(ValueError, match=info.name): check_drawn(wrong, items, info.name)
     with pytest.raises(ValueError, match=info.name): check_drawn(r, items[:2], info.name)
+    with pytest.raises(ValueError, match=info.name) as error: check_drawn(r, [items[0], items[2], items[2]], info.name)
+    assert all(part in str(error.value) for part in ('problem 1 ', f'{items[1]!r:.200}', f'{items[2]!r:.200}'))
     for field in (f.name for f in dataclasses.fields(r)):
         x = getattr(r, field)
         if not torch.is_tensor(x): continue

@@ -5,9 +5,11 @@ from functools import cache
 from pathlib import Path
 import pytest
 import rl4llm
+from lint_rules import IMPORTS, RULES, TOP, Notebook
 from rl4llm.core.lazy import index, names_by_module
 
 PACKAGE = Path(rl4llm.__file__).parent
+NOTEBOOKS = [Notebook(p) for p in sorted((TOP / 'nbs').glob('*/[0-9]*.ipynb'))]
 
 # From below to above: a folder imports its own and those that stand on lines above it.
 FLOORS = [
@@ -84,6 +86,17 @@ def test_folders_of_one_floor_do_not_import_each_other():
     assert not wrong, ', '.join(wrong)
 
 
+def test_imports_point_upwards_in_the_table_of_the_readme_but_for_what_its_sentence_names():
+    page = (TOP / 'README.md').read_text().split('## Where things are')[1]
+    sentence, table = page.split('| notebooks | what |')
+    rows = [re.findall(r'\[(\w+)\]\(nbs/', row.split('|')[1]) for row in table.split('\n\n')[0].splitlines() if row.startswith('| [')]
+    place = {folder: number for number, folders in enumerate(rows) for folder in folders}
+    folders = {module.split('.')[0] for module in arrows()}
+    assert folders <= place.keys(), folders - place.keys()
+    down = {a for a, targets in arrows().items() for b in targets if place[b.split('.')[0]] > place[a.split('.')[0]]}
+    assert down == set(re.findall(r'`(\w+\.\w+)`', sentence)) == REPORTS
+
+
 def test_there_is_no_circle():
     done, path = set(), []
 
@@ -133,6 +146,42 @@ def test_a_moved_name_answers_with_its_new_place(old, name, new):
     package = importlib.import_module(f'rl4llm.{old}')
     with pytest.warns(DeprecationWarning, match=f'rl4llm.{new}'): found = getattr(package, name)
     assert found is getattr(importlib.import_module(f'rl4llm.{new}'), name)
+
+
+OLD = json.loads((TOP / 'tests' / 'names_of_0_1.json').read_text())     # public names of version 0.1.0, by module
+
+
+def answer(package, name: str) -> str:
+    "What a package says to a name: nothing if it has it, else its warning or its error."
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter('always')
+        try: found = getattr(package, name)
+        except AttributeError as error: return str(error)
+    said = [str(w.message) for w in told if issubclass(w.category, DeprecationWarning)]
+    if said: assert found is not None and len(said) == 1
+    return ''.join(said)
+
+
+@pytest.mark.parametrize('package', sorted({module.rpartition('.')[0] for module in OLD}))
+def test_names_of_the_first_version_are_there_or_say_what_they_have_become(package):
+    names = sorted({name for module, names in OLD.items() if module.rpartition('.')[0] == package for name in names})
+    for offers in {package, 'rl4llm'}:
+        said = {name: answer(importlib.import_module(offers), name) for name in names}
+        mute = {name: text for name, text in said.items() if 'Did you mean' in text or text and not re.search(r'rl4llm\.\w+', text.removeprefix(offers))}
+        assert not mute, mute
+
+
+@pytest.mark.parametrize('module', sorted(module for module in OLD if not (PACKAGE.parent / Path(*module.split('.'))).with_suffix('.py').exists()))
+def test_a_moved_module_says_where_to(module):
+    with pytest.raises(ModuleNotFoundError, match=rf'{module} is (rl4llm\.\w+\.\w+) now') as error: importlib.import_module(module)
+    new = importlib.import_module(str(error.value).split()[2])
+    package, _, name = module.rpartition('.')
+    with pytest.warns(DeprecationWarning, match=new.__name__.rpartition('.')[0]): assert getattr(importlib.import_module(package), name) is new
+
+
+def test_a_renamed_property_of_the_policy_still_answers():
+    policy = rl4llm.Policy.load('tiny')
+    with pytest.warns(DeprecationWarning, match='has_fast_path'): assert policy.lean is policy.has_fast_path
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
@@ -198,3 +247,33 @@ def test_what_nobody_else_uses_is_private():
 
 def test_an_unused_name_is_found():
     assert unused('rl4llm.core.registry', ['recipe', 'nobody' + '_would_use_this']) == ['nobody' + '_would_use_this']
+
+
+# -- what a reader meets
+
+def longest_run(notebook) -> int:
+    "How many exported cells follow one another, imports aside, before an example is shown."
+    run = most = 0
+    for cell in notebook.code:
+        if cell.exported: run += any(not isinstance(s, IMPORTS) for s in cell.tree.body)
+        elif cell.shown: run = 0
+        most = max(most, run)
+    return most
+
+
+def test_examples_stand_between_what_is_exported():
+    rules = RULES['examples']
+    limits = {f'{folder}.{name}': n for folder, runs in rules['runs'].items() for name, n in runs.items()}
+    runs = {notebook.module: longest_run(notebook) for notebook in NOTEBOOKS if notebook.module}
+    assert not limits.keys() - runs.keys(), 'limits of modules that are gone'
+    long = {name: f'{run} exported cells without an example, at most {limits.get(name, rules["run"])}'
+            for name, run in runs.items() if run > limits.get(name, rules['run'])}
+    assert not long, long
+
+
+def test_no_notebook_of_core_imports_a_later_one():
+    place = {nb.module: i for i, nb in enumerate(NOTEBOOKS) if nb.path.parent.name == 'core'}
+    assert len(place) > 10
+    early = [f'{a} imports {b}, which comes later' for a in place for b in arrows()[a]
+             if place.get(b, 0) > place[a]]
+    assert not early, ', '.join(early)

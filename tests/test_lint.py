@@ -45,6 +45,14 @@ def test_the_lint_keeps_its_own_rules():
     assert [str(m) for m in lint.ruff_messages(sorted((TOP/'tests').glob('lint*.py')))] == []
 
 
+def test_the_tests_grow_no_less_tidy(tmp_path):
+    assert [str(m) for m in lint.untidy_messages()] == []
+    more = tmp_path/'test_new.py'
+    more.write_text('import os\nf = lambda x: x\n')
+    found, = lint.untidy_messages([more])
+    assert found.file == 'tests/test_new.py' and 'finds 2 things, at most 0' in found.text
+
+
 # -- statements
 
 SUM = ' + '.join(f'x{i}' for i in range(13))    # 25 expressions: 13 names, 12 sums

@@ -11,7 +11,7 @@ from rl4llm.core.policy import ASSETS, Policy
 from rl4llm.studies.comparison import compare
 from rl4llm.training.records import weights_hash
 from rl4llm.studies import study as studies
-from rl4llm.studies.study import STUDIES, Study, held_out, final_jobs, job_file, job_key, load_study, read_study, repeated_jobs, stale_runs, study_named, study_of, study_runs, stored_jobs, with_repeats, without_repeats
+from rl4llm.studies.study import STUDIES, Job, Study, held_out, final_jobs, job_file, job_key, load_study, read_study, repeated_jobs, stale_runs, study_named, study_of, study_runs, stored_jobs, with_repeats, without_repeats
 
 NAMES = [p.stem for p in sorted((ASSETS / 'studies').glob('*.json'))]
 TOP = Path(__file__).resolve().parents[1]
@@ -147,11 +147,19 @@ MINI = Study(name='mini', question='Does it run?', task=('countdown', 'easy'), t
 @pytest.mark.parametrize('change', [dict(steps=3), dict(samples=8), dict(path_samples=8), dict(every=2), dict(path_tests=(('easy', 2),)), dict(tests=(('easy', 3),)), dict(task=('countdown', 'standard')),
                                     dict(model='tiny-v2'), dict(bf16=False), dict(regimes={'on-policy': dict(prompts=2, group=8)})])
 def test_what_changes_the_numbers_of_a_job_changes_its_key_and_nothing_else_does(change):
-    job = ('positive', 'on-policy', 1e-4, 0, 'final')
+    job = Job('positive', 'on-policy', 1e-4, seed=0, phase='final')
     assert job_key(dataclasses.replace(MINI, **change), job) != job_key(MINI, job)
-    assert len({job_file('', MINI, (*job[:i], other, *job[i + 1:])) for i, other in ((0, 'negative'), (2, 3e-4), (3, 1), (4, 'tuning'))} | {job_file('', MINI, job)}) == 5
+    assert len({job_file('', MINI, job._replace(**other)) for other in (dict(arm='negative'), dict(lr=3e-4), dict(seed=1), dict(phase='tuning'))} | {job_file('', MINI, job)}) == 5
     like = dataclasses.replace(MINI, name='like', question='Another?', arms=('positive',), seeds=(0,), lrs={'mine': (1e-4,)}, regimes={'mine': dict(group=4, prompts=2)})
-    assert job_file('', like, ('positive', 'mine', *job[2:])) == job_file('', MINI, job)
+    assert job_file('', like, job._replace(regime='mine')) == job_file('', MINI, job)
+
+
+def test_keys_and_files_of_jobs_are_those_of_runs_that_are_stored_or_under_way():
+    job = Job('positive', 'on-policy', 1e-4, seed=0, phase='final')
+    assert json.loads(job_key(MINI, job)) == {
+        'recipe': 'positive', 'changes': {'prompts': 2, 'group': 4}, 'lr': 1e-4, 'seed': 0, 'task': ['countdown', 'easy'], 'steps': 2, 'model': 'tiny', 'bf16': True,
+        'exams': {'end': {'split': 'test', 'tests': [['easy', 2], ['standard', 1]], 'samples': 4, 'every': None}, 'path': {'split': 'test', 'tests': [['easy', 1], ['standard', 1]], 'samples': 4, 'every': 1}}}
+    assert job_file('runs', MINI, job).as_posix() == 'runs/final-positive-0.0001-0-9b486ef4.json'
 
 
 def test_every_step_size_is_trained_measured_on_the_way_and_gone_on_with_after_an_interruption(monkeypatch, tmp_path):
