@@ -8,7 +8,7 @@ __all__ = ['ASSETS', 'model_folder', 'check_model_folder', 'Policy', 'whole_stat
            'hidden_of']
 
 # %% ../../nbs/core/10_policy.ipynb #69c5333d
-import copy, dataclasses, importlib.util, inspect
+import copy, dataclasses, importlib.util, inspect, warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -175,6 +175,11 @@ class Policy:
     def device(self): return next(self.model.parameters()).device
     @property
     def has_fast_path(self) -> bool: return self.fast and llama.supports(self.model)
+    @property
+    def lean(self) -> bool:
+        "The name of `has_fast_path` in version 0.1."
+        warnings.warn("Policy.lean is Policy.has_fast_path now.", DeprecationWarning, stacklevel=2)
+        return self.has_fast_path
     @property
     def context(self) -> int:
         return getattr(self.model.config, 'max_position_embeddings', None) or 10**9

@@ -171,11 +171,22 @@ def check_drawn(drawn, items, name: str) -> Rollouts:
     if not isinstance(drawn, Rollouts):
         raise ValueError(f"{name} returned a {type(drawn).__name__}, wanted Rollouts "
                          "(`make_rollouts` makes them).")
-    if drawn.items != tuple(items) or len(drawn.texts) != len(drawn):
-        raise ValueError(f"{name} returned rollouts of {len(drawn.items)} problems with "
-                         f"{len(drawn.texts)} texts for {len(drawn)} rows, wanted the "
-                         f"{len(items)} problems asked, in order, and a text for each row.")
+    wrong = _other_problem(drawn.items, items)
+    if len(drawn.texts) != len(drawn):
+        wrong = f"with {len(drawn.texts)} texts for {len(drawn)} rows; wanted one for each row"
+    if wrong:
+        raise ValueError(f"{name} returned rollouts {wrong}.")
     return drawn
+
+
+def _other_problem(given, asked) -> str:
+    "What is wrong with the problems of rollouts, in words; empty if they are those asked."
+    if len(given) != len(asked):
+        return f"of {len(given)} problems; wanted the {len(asked)} that were asked, in order"
+    for number, (its, ours) in enumerate(zip(given, asked)):
+        if its == ours: continue
+        return f"whose problem {number} (from 0) is {its!r:.200}; wanted {ours!r:.200}, as asked"
+    return ''
 
 
 def check_problems(problems, count: int, name: str) -> list:

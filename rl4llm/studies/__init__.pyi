@@ -74,6 +74,7 @@ from .probes import stored_batches as stored_batches
 from .probes import stored_results as stored_results
 from .study import EvaluateApart as EvaluateApart
 from .study import Exam as Exam
+from .study import Job as Job
 from .study import PROBES as PROBES
 from .study import RENEWALS as RENEWALS
 from .study import STUDIES as STUDIES

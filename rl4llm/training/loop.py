@@ -6,7 +6,7 @@
 __all__ = ['MACHINE', 'LARGEST_COPIED', 'METRICS', 'TrainState', 'check_group_of_one', 'nothing_to_compare', 'check_stages',
            'config_of', 'code_digests', 'differences', 'check_same_run', 'recipe_differences', 'tell_machine',
            'open_run', 'start', 'restore', 'check_rewards', 'collect', 'with_signals', 'room_of', 'TrainingDiverged',
-           'guard', 'check_weights', 'diverged', 'last_checkpoint', 'keep_good', 'put_back', 'microbatch_loss',
+           'last_checkpoint', 'put_back', 'diverged', 'check_weights', 'keep_good', 'guard', 'microbatch_loss',
            'sums_of', 'optimizer_step', 'set_learning_rate', 'update', 'update_memory', 'rewards_by_problem',
            'metrics_of', 'metrics_of_updates', 'metrics_of_selection', 'own_rows', 'metrics_of_rows', 'policy_entropy',
            'with_checkpoints', 'check_groups', 'train_step', 'check_steps', 'train', 'all_steps', 'written_status',
@@ -151,15 +151,15 @@ def check_same_run(old: dict, new: dict, where) -> None:
 
     old: the stored configuration, or its `identity` alone. where: the folder that holds it.
     """
-    differing = [name for name, value in identity(new).items() if old.get(name) != value]
+    differing = [key for key, value in identity(new).items() if old.get(key) != value]
     if not differing: return
-    name = differing[0]
-    told = [(name, old.get(name), new[name])]
-    if name == 'fingerprint':
-        told = recipe_differences(old, new) or told
-    name, its, this = told[0]
-    raise ValueError(f"{where} holds another run: its {name} is {its!r}, this one's is {this!r}. "
-                     "Choose another folder, or remove that one.")
+    first = differing[0]
+    changes = [(first, old.get(first), new[first])]
+    if first == 'fingerprint':
+        changes = recipe_differences(old, new) or changes
+    field_name, its, this = changes[0]
+    raise ValueError(f"{where} holds another run: its {field_name} is {its!r}, this one's is "
+                     f"{this!r}. Choose another folder, or remove that one.")
 
 # %% ../../nbs/training/04_loop.ipynb #d731b38d
 def recipe_differences(old: dict, new: dict) -> list[tuple]:
@@ -167,10 +167,10 @@ def recipe_differences(old: dict, new: dict) -> list[tuple]:
     names = ('name', 'parent', 'paper', 'summary')
     recipes = [{k: v for k, v in config.get('recipe', {}).items() if k not in names}
                for config in (old, new)]
-    stored = [json.loads(json.dumps(part, default=repr)) for part in recipes]
+    plain = [json.loads(json.dumps(fields, default=repr)) for fields in recipes]
     code = [config.get('code', {}) for config in (old, new)]
-    if not stored[0]: return []
-    return differences(*stored) or differences(*code, within='code of ')
+    if not plain[0]: return []
+    return differences(*plain) or differences(*code, within='code of ')
 
 # %% ../../nbs/training/04_loop.ipynb #21521b91
 MACHINE = ('versions', 'machine', 'device', 'threads', 'fast', 'graphs')
@@ -180,10 +180,10 @@ def tell_machine(old: dict, new: dict) -> None:
     "Warn of what may change the last digits between the part that is stored and this one."
     known = [name for name in MACHINE if name in old]
     pair = [{name: config[name] for name in known} for config in (old, new)]
-    told = [f"{name} was {its}, is {this}" for name, its, this in differences(*pair)]
-    if told:
-        changes = '; '.join(told)
-        warnings.warn(f"the run goes on elsewhere than it began: {changes}. Its numbers may differ "
+    changes = [f"{what} was {its}, is {this}" for what, its, this in differences(*pair)]
+    if changes:
+        listed = '; '.join(changes)
+        warnings.warn(f"the run goes on elsewhere than it began: {listed}. Its numbers may differ "
                       "from those of an undisturbed run in the last digits.", stacklevel=2)
 
 # %% ../../nbs/training/04_loop.ipynb #e0d5d576
@@ -283,54 +283,11 @@ def room_of(recipe) -> dict:
 class TrainingDiverged(RuntimeError):
     "Training was stopped; the policy has its last good weights."
 
-# %% ../../nbs/training/04_loop.ipynb #406f57ec
-def guard(state: TrainState, loss: float, norm: float, limit: float) -> None:
-    """Raises TrainingDiverged unless loss and norm are finite and the loss below `limit`.
-
-    norm: of the gradient.
-    """
-    if math.isfinite(loss) and math.isfinite(norm) and abs(loss) < limit: return
-    keys = [item if isinstance(item, str) else item.key for item in state.rollouts.items]
-    problems = ', '.join(keys[:3]) + (', ...' if len(keys) > 3 else '')
-    raise diverged(state, f"loss {loss:g}, gradient norm {norm:g}, on the problems {problems}")
-
-# %% ../../nbs/training/04_loop.ipynb #821c84da
-def check_weights(state: TrainState) -> None:
-    "Raises TrainingDiverged, naming the first tensor, if a weight is not finite."
-    model = state.policy.model
-    if bool(torch.nn.utils.get_total_norm(model.parameters()).isfinite()): return
-    name = broken_weights(model)
-    if name:
-        raise diverged(state, f"the weights {name} are not finite")
-
-# %% ../../nbs/training/04_loop.ipynb #6758e1a0
-def diverged(state: TrainState, what: str) -> TrainingDiverged:
-    "The error that says `what` happened at which step, once the last good weights are back."
-    back = put_back(state)
-    path = last_checkpoint(state)
-    saved = "there is no checkpoint yet (pass path= to keep some)"
-    if path is not None:
-        saved = f"the last good checkpoint is {path}"
-    return TrainingDiverged(f"step {state.step}: {what}. {back}; {saved}. "
-                            f"Try a smaller lr than {state.recipe.lr:g}.")
-
 # %% ../../nbs/training/04_loop.ipynb #726ae6b5
 def last_checkpoint(state: TrainState):
     "The newest checkpoint that this run has written or was continued from; None if none."
     written = [c.last for c in state.callbacks if getattr(c, 'last', None)]
     return written[0] if written else state.checkpoint
-
-# %% ../../nbs/training/04_loop.ipynb #22d9c0d7
-LARGEST_COPIED = 2**27               # parameters; with the optimiser's moments 1.6 GB
-
-
-def keep_good(state: TrainState) -> None:
-    "Copy weights and optimiser, to have them if the step that follows goes wrong."
-    check_weights(state)
-    size = sum(p.numel() for p in state.policy.model.parameters())
-    if size > LARGEST_COPIED: return
-    tensors = pack(state.policy.model, state.optimiser)
-    state.good = state.step, {name: x.detach().clone() for name, x in tensors.items()}
 
 # %% ../../nbs/training/04_loop.ipynb #245df2d0
 def put_back(state: TrainState) -> str:
@@ -346,6 +303,49 @@ def put_back(state: TrainState) -> str:
     if path is None: return "There is no copy of good weights to go back to"
     unpack(read_checkpoint(path)[1], model, state.optimiser)
     return f"The policy has the weights of checkpoint {path.name} again"
+
+# %% ../../nbs/training/04_loop.ipynb #6758e1a0
+def diverged(state: TrainState, what: str) -> TrainingDiverged:
+    "The error that says `what` happened at which step, once the last good weights are back."
+    back = put_back(state)
+    path = last_checkpoint(state)
+    saved = "there is no checkpoint yet (pass path= to keep some)"
+    if path is not None:
+        saved = f"the last good checkpoint is {path}"
+    return TrainingDiverged(f"step {state.step}: {what}. {back}; {saved}. "
+                            f"Try a smaller lr than {state.recipe.lr:g}.")
+
+# %% ../../nbs/training/04_loop.ipynb #821c84da
+def check_weights(state: TrainState) -> None:
+    "Raises TrainingDiverged, naming the first tensor, if a weight is not finite."
+    model = state.policy.model
+    if bool(torch.nn.utils.get_total_norm(model.parameters()).isfinite()): return
+    name = broken_weights(model)
+    if name:
+        raise diverged(state, f"the weights {name} are not finite")
+
+# %% ../../nbs/training/04_loop.ipynb #22d9c0d7
+LARGEST_COPIED = 2**27               # parameters; with the optimiser's moments 1.6 GB
+
+
+def keep_good(state: TrainState) -> None:
+    "Copy weights and optimiser, to have them if the step that follows goes wrong."
+    check_weights(state)
+    size = sum(p.numel() for p in state.policy.model.parameters())
+    if size > LARGEST_COPIED: return
+    tensors = pack(state.policy.model, state.optimiser)
+    state.good = state.step, {name: x.detach().clone() for name, x in tensors.items()}
+
+# %% ../../nbs/training/04_loop.ipynb #406f57ec
+def guard(state: TrainState, loss: float, norm: float, limit: float) -> None:
+    """Raises TrainingDiverged unless loss and norm are finite and the loss below `limit`.
+
+    norm: of the gradient.
+    """
+    if math.isfinite(loss) and math.isfinite(norm) and abs(loss) < limit: return
+    keys = [item if isinstance(item, str) else item.key for item in state.rollouts.items]
+    problems = ', '.join(keys[:3]) + (', ...' if len(keys) > 3 else '')
+    raise diverged(state, f"loss {loss:g}, gradient norm {norm:g}, on the problems {problems}")
 
 # %% ../../nbs/training/04_loop.ipynb #6eb6c9d8
 def microbatch_loss(state: TrainState, batch: Batch, whole, counted) -> tuple[Tensor, dict]:
@@ -399,19 +399,20 @@ def optimizer_step(state: TrainState, batch: Batch, *, share: float, limit: floa
     total = 0.0
     sums = []
     whole_groups = bool(state.stages.keep_whole)
-    for part in row_parts(batch.rows.group[index], state.recipe.micro, whole_groups):
-        rows = index[part]
-        loss, parts = microbatch_loss(state, batch.take(rows), batch.mask, counted[rows])
+    for places in row_parts(batch.rows.group[index], state.recipe.micro, whole_groups):
+        rows = index[places]
+        loss, summed = microbatch_loss(state, batch.take(rows), batch.mask, counted[rows])
         (loss * share).backward()
         total += float(loss.detach()) * share
-        sums.append(parts)
+        sums.append(summed)
     parameters = state.policy.model.parameters()
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, state.recipe.max_grad_norm))
     guard(state, total, norm, limit)
     set_learning_rate(state)
     state.optimiser.step()
     check_weights(state)
-    return dict(loss=total, grad_norm=norm, **{k: sum(part[k] for part in sums) for k in sums[0]})
+    totals = {name: sum(summed[name] for summed in sums) for name in sums[0]}
+    return dict(loss=total, grad_norm=norm, **totals)
 
 # %% ../../nbs/training/04_loop.ipynb #7f5410d6
 def set_learning_rate(state: TrainState) -> None:
@@ -443,14 +444,14 @@ def update(state: TrainState, rollouts, adv, limit: float) -> list[dict]:
 # %% ../../nbs/training/04_loop.ipynb #08491a16
 def update_memory(state: TrainState, row: dict) -> None:
     "Let every stage with a memory take in what happened in this step."
-    for name, part in state.memory.items():
-        if not hasattr(part, 'update'): continue
-        told = state.rollouts
+    for name, stage in state.memory.items():
+        if not hasattr(stage, 'update'): continue
+        news = state.rollouts
         if name == 'reference':
-            told = state
+            news = state
         if name == 'curriculum':
-            told = {**row, **rewards_by_problem(state.rollouts)}
-        part.update(told)
+            news = {**row, **rewards_by_problem(state.rollouts)}
+        stage.update(news)
 
 # %% ../../nbs/training/04_loop.ipynb #5e11875d
 def rewards_by_problem(rollouts) -> dict:
@@ -494,8 +495,8 @@ def metrics_of(state: TrainState, rollouts, adv, updates: list) -> dict:
     "The row of metrics of one step; None where there was no update."
     row = dict(step=state.step, **metrics_of_rows(rollouts), **metrics_of_updates(updates))
     has_signal = (adv * rollouts.mask).abs().sum(1) > 0
-    told = rollouts.group[has_signal].unique()
-    row['signal'] = len(told) / len(rollouts.group.unique())
+    lively = rollouts.group[has_signal].unique()
+    row['signal'] = len(lively) / len(rollouts.group.unique())
     row.update(rows=len(rollouts), tokens=int(rollouts.mask.sum()), updates=len(updates))
     row.update(metrics_of_selection(state.batch, rollouts))
     return row
