@@ -127,6 +127,37 @@ def test_nothing_private_crosses_a_border():
     assert not wrong, ', '.join(wrong)
 
 
+def test_every_signal_that_a_stage_asks_for_is_a_row_of_the_table():
+    from rl4llm.core.pipeline import ready
+    from rl4llm.core.registry import stages
+    from rl4llm.core.signals import GIVEN, source_of
+    rl4llm.recipes()
+    for info in stages().values():
+        wanted = {*info.needs, *(ready(info.name, info.kind).needs if info.kind in GIVEN else ())}
+        for name in wanted: assert source_of(name) in GIVEN.get(info.kind, ()), f'the {info.kind} {info.name} asks for {name}'
+
+
+def lists_of_signals(text: str, known) -> list[list]:
+    "Collections in a piece of code that hold two names of signals or more and nothing else, but for what stages declare."
+    tree, found = ast.parse(text), []
+    declared = {id(k.value) for node in ast.walk(tree) if isinstance(node, ast.Call) for k in node.keywords if k.arg == 'needs'}
+    for node in ast.walk(tree):
+        if id(node) in declared or not isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict)): continue
+        parts = node.keys if isinstance(node, ast.Dict) else node.elts
+        names = [getattr(part, 'value', None) for part in parts]
+        if len(names) > 1 and all(isinstance(name, str) and name in known for name in names): found.append(names)
+    return found
+
+
+def test_there_is_one_table_of_signals():
+    from rl4llm.core.signals import known_signals
+    rl4llm.recipes()
+    known = set(known_signals())
+    assert lists_of_signals("HERE = ('adv', 'mask')\nx = name in ['logp_ref', 'old_entropy']\n@stage('select', needs=('adv', 'mask'))\ndef f(): return 'adv', 'step'", known) == [['adv', 'mask'], ['logp_ref', 'old_entropy']]
+    wrong = {path.name: lists_of_signals(path.read_text(), known) for path in PACKAGE.rglob('*.py') if path.name != '_modidx.py' and path != PACKAGE/'core'/'signals.py'}
+    assert not any(wrong.values()), {name: found for name, found in wrong.items() if found}
+
+
 def test_every_package_can_tell_its_names():
     for package in sorted({module.rsplit('.', 1)[0] for module in names_by_module()}):
         assert index(package), package

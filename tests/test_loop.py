@@ -1,5 +1,6 @@
 """The loop: exact resume, damaged checkpoints, diverging loss, bad input."""
 import dataclasses
+import inspect
 import json
 import os
 import signal
@@ -18,9 +19,13 @@ from rl4llm.training.callbacks import Checkpoint, EarlyStop, Evaluate
 from rl4llm.training.checkpoints import list_checkpoints
 from rl4llm.core.storage import pack
 from rl4llm.training.loop import TrainingDiverged, train
-from rl4llm.core.pipeline import row_parts
+from rl4llm.core import pipeline
+from rl4llm.core.pipeline import build_stages, row_parts
+from rl4llm.core.registry import load_stages
+from rl4llm.core.signals import known_signals, source_of
 from rl4llm.training.records import Run, load_runs
 
+load_stages()                          # and with them every token statistic
 STEPS = 12
 CHILD = """
 import sys, warnings
@@ -183,7 +188,57 @@ def test_signals_reach_the_stages_that_ask(small_policy, easy, lively):
     assert asked['lengths'].shape == asked['finished'].shape == (16,)
     def greedy(rewards, group, *, moonlight): return rewards
     stage('advantage', needs=('moonlight',))(greedy)
-    with pytest.raises(ValueError, match='needs moonlight, which this loop does not compute'): train(small_policy, easy, lively.but(advantage=use('greedy')), steps=1)
+    with pytest.raises(ValueError, match='the advantage greedy needs moonlight, which nobody computes'): train(small_policy, easy, lively.but(advantage=use('greedy')), steps=1)
+
+
+LATE = [(kind, name) for kind in ('advantage', 'select') for name in sorted(known_signals()) if source_of(name) == 'live'] + [('advantage', 'adv')]
+FIRST = {'advantage': ('rewards', 'group'), 'select': ('rollouts', 'adv')}
+
+
+def asking(kind, name):
+    "A stage of our own that asks for one signal, and is never to be called."
+    def wants_it(*given, **signals): raise AssertionError('it was called')
+    parameter = inspect.Parameter
+    wants_it.__signature__ = inspect.Signature([*(parameter(p, parameter.POSITIONAL_ONLY) for p in FIRST[kind]), parameter(name, parameter.KEYWORD_ONLY)])
+    return wants_it
+
+
+@pytest.mark.parametrize('kind, name', LATE)
+def test_a_signal_that_comes_too_late_is_refused_at_the_start(small_policy, easy, lively, tmp_path, kind, name):
+    "By the loop before anything is drawn, by a replay and by the oracle, in one sentence; what it advises is accepted."
+    from rl4llm.analysis.traces import replay
+    from rl4llm.oracle.estimators import estimator_of
+    def never(policy, items, group, *, seed, temperature, max_new_tokens=None): raise AssertionError('something was drawn')
+    late = lively.but(sampler=use(never), **{kind: asking(kind, name)})
+    drawn = dataclasses.replace(small_policy.sample(easy.sample(2, seed=0), 2, seed=0, max_new_tokens=4), rewards=torch.tensor([1., 0., 0., 1.]))
+    ways = dict(train=lambda: train(small_policy, easy, late, steps=1, path=tmp_path / 'run'), replay=lambda: replay(drawn, late), policy=lambda: replay(drawn, late, policy=small_policy),
+                oracle=lambda: estimator_of(late))
+    for way, call in ways.items():
+        with pytest.raises(ValueError) as e: call()
+        said = str(e.value)
+        assert f'the {kind} wants_it needs {name},' in said and '\n' not in said, (way, said)
+        assert (f'ask for old_{name}, ' in said) == (source_of(name) == 'live'), (way, said)
+    assert not (tmp_path / 'run' / 'run.json').exists()
+    if source_of(name) == 'live': build_stages(lively.but(**{kind: asking(kind, f'old_{name}')}))
+
+
+@pytest.mark.parametrize('kind', ['sampler', 'reward', 'aggregate', 'reference'])
+def test_a_stage_that_is_given_no_signals_is_told_so(lively, kind, monkeypatch):
+    from rl4llm.core import registry
+    monkeypatch.setattr(registry, 'STAGES', registry.STAGES | {})
+    monkeypatch.setattr(pipeline, 'STAGES', registry.STAGES)
+    def wants_it(*given, **more): pass
+    stage(kind, needs=('lengths',))(wants_it)
+    with pytest.raises(ValueError, match=f'the {kind} wants_it needs lengths, but a {kind} is given no signals'): build_stages(lively.but(**{kind: wants_it}))
+
+
+def test_a_knob_that_is_bound_is_no_signal(small_policy, easy, lively):
+    from functools import partial
+    def scaled(rewards, group, *, factor, lengths): return (rewards - rewards.mean()) * factor / lengths
+    for bound in (use(scaled, factor=2.0), partial(scaled, factor=2.0)):
+        assert pipeline.ready(bound, 'advantage').needs == ('lengths',)
+    assert len(train(small_policy, easy, lively.but(advantage=use(scaled, factor=2.0)), steps=1).rows) == 1
+    with pytest.raises(ValueError, match='needs factor, which nobody computes'): train(small_policy, easy, lively.but(advantage=scaled), steps=1)
 
 
 def test_memory_of_a_stage_is_kept_in_checkpoints(tmp_path, tiny_folder, easy, lively):

@@ -1,5 +1,5 @@
 "Widgets and traces without a browser: what is drawn, that a moved knob draws anew, that a plain page has a still form, that a bad file is refused."
-import json, pickle, re, subprocess, sys, time
+import dataclasses, json, pickle, re, subprocess, sys, time
 from pathlib import Path
 import numpy as np, pytest, torch
 from rl4llm.analysis.traces import keep_statistics, load_rollouts, replay, save_rollouts, trace_tensors, trace_words
@@ -7,7 +7,7 @@ from rl4llm.core.registry import recipe, use
 from rl4llm.core.rollouts import make_rollouts
 from rl4llm.core.signals import scored
 from rl4llm.atlas import atlas_explorer
-from rl4llm.widgets import Dashboard, Panel, advantage_playground, advantage_table, batch_calculator, batch_pass_at_k, batch_table, batch_warnings, bundle, dashboard_html, has_frontend, group_html, microscope, pass_at_k_explorer, pass_at_k_table, recipe_differ, recipe_rows, slider, token_words, train_live
+from rl4llm.widgets import Dashboard, Panel, advantage_playground, advantage_table, batch_calculator, batch_pass_at_k, batch_table, batch_warnings, bundle, dashboard_html, has_frontend, group_html, microscope, needy_advantages, pass_at_k_explorer, pass_at_k_table, recipe_differ, recipe_rows, slider, token_words, train_live
 
 
 @pytest.fixture
@@ -105,6 +105,27 @@ def test_replay_takes_another_reward_and_objective(trace):
 def test_replay_says_what_is_missing(trace):
     with pytest.raises(ValueError, match='greedy_rewards'): replay(load_rollouts(trace), advantage='remax')
     with pytest.raises(ValueError, match='policy='): replay(load_rollouts(trace), advantage='hicra')
+    def for_the_task(rewards, group, *, task): return rewards
+    with pytest.raises(ValueError, match='task: .*no replay has'): replay(load_rollouts(trace), advantage=for_the_task)
+
+
+def test_a_replay_has_the_live_statistics_that_the_loss_asks_for(rollouts, small_policy):
+    "Those that were saved, or those of a policy if there is one; without either it says so at once."
+    seen = {}
+    def by_entropy(logp, logp_old, adv, mask, *, entropy):
+        seen.update(entropy=entropy)
+        return -(adv * logp * entropy.detach()).masked_fill(~mask, 0)
+    saved = dataclasses.replace(rollouts, signals={})
+    with pytest.raises(ValueError, match='old_entropy: not in these rollouts; pass policy=, or use keep_statistics'): replay(saved, objective=by_entropy)
+    replay(rollouts, objective=by_entropy)
+    assert torch.equal(seen['entropy'], rollouts.signals['old_entropy'])
+    now = {'the same': small_policy, 'another': small_policy.clone()}
+    with torch.no_grad():
+        for p in now['another'].model.parameters(): p.mul_(3.0)
+    for rows in (saved, rollouts):
+        for name, who in now.items():
+            replay(rows, objective=by_entropy, policy=who)
+            assert torch.allclose(seen['entropy'], rollouts.signals['old_entropy'], atol=1e-5) == (name == 'the same')
 
 
 # -- panels
@@ -133,6 +154,21 @@ def test_the_playground_takes_stages_with_memory(monkeypatch):
         def load_state_dict(self, state): pass
     registry.stage('advantage')(remembering)
     assert advantage_table([1., 0.]).loc['remembering'].tolist() == [0, -1]
+
+
+def test_the_playground_computes_advantages_as_the_loop_does(monkeypatch):
+    "It takes what the loop takes (a signal named by the signature alone, a list), and refuses what the loop refuses."
+    from rl4llm.core import registry
+    monkeypatch.setattr(registry, 'STAGES', dict(registry.STAGES))
+    monkeypatch.setattr('rl4llm.core.pipeline.STAGES', registry.STAGES)
+    def shorter(rewards, group, *, lengths): return (rewards / lengths).tolist()
+    def infinite(rewards, group): return rewards / 0
+    def by_entropy(rewards, group, *, old_entropy): return rewards
+    for fn in (shorter, infinite, by_entropy): registry.stage('advantage')(fn)
+    assert advantage_table([1., 0.], methods=['shorter']).loc['shorter'].tolist() == [1 / 8, 0]
+    with pytest.raises(ValueError, match='infinite gave an advantage that is not finite'): advantage_table([1., 0.], methods=['infinite'])
+    with pytest.raises(ValueError, match='by_entropy needs old_entropy, which there is only with a model'): advantage_table([1., 0.], methods=['by_entropy'])
+    assert needy_advantages()['by_entropy'] == ('old_entropy',) and not {'shorter', 'infinite'} & set(needy_advantages())
 
 
 @pytest.mark.parametrize('make, knob, value', PANELS, ids=[p[0].__name__ for p in PANELS])

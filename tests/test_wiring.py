@@ -30,6 +30,7 @@ from rl4llm import Policy, recipe, recipes, stage, stages, task, train, use
 from rl4llm.core.numerics import STATISTICS, fold
 from rl4llm.core.registry import RECIPES, STAGES
 from rl4llm.core.rollouts import make_rollouts
+from rl4llm.core.signals import known_signals
 from rl4llm.tasks.vocabulary import tiny_tokenizer
 from rl4llm.training import loop as training_loop
 
@@ -38,8 +39,8 @@ recipes()                              # loads every stage and recipe
 EASY = task('countdown', level='easy')
 SEED = 11
 NUMBERS = dict(
-    prompts=6, group=3, temperature=0.8, epochs=1, minibatch=None, micro=None, lr=0.02, warmup=3,
-    betas=(0.8, 0.95), weight_decay=0.1, max_grad_norm=1e9)
+    prompts=6, group=3, temperature=0.8, max_new_tokens=9, epochs=1, minibatch=None, micro=None,
+    lr=0.02, warmup=3, betas=(0.8, 0.95), weight_decay=0.1, max_grad_norm=1e9)
 
 
 # -- a batch that has everything a loop can stumble over
@@ -110,6 +111,18 @@ def problems():
     return tuple(EASY.sample(3, seed=5) + task('countdown').sample(3, seed=5))
 
 
+def asked_of(item):
+    "What a policy of the compact style is asked."
+    return item.prompt('compact')
+
+
+def problem_of(prompt):
+    "The problem that a text asks for; nobody else's text is one."
+    found = [item for item in problems() if asked_of(item) == prompt]
+    assert len(found) == 1, f"the reward got a prompt that nobody was asked: {prompt!r}"
+    return found[0]
+
+
 @cache
 def texts():
     "Each row's text: an answer to its problem, or to the next one, or one without a verdict."
@@ -125,7 +138,7 @@ def texts():
 def prompt_tensors():
     "Left-padded token ids of the problems, and where they are real."
     tokenizer = first_policy().tokenizer
-    asked = [tokenizer(text)['input_ids'] for text in first_policy().prompts(problems())]
+    asked = [tokenizer(asked_of(item))['input_ids'] for item in problems()]
     width = max(map(len, asked))
     ids = torch.tensor([[PAD] * (width - len(a)) + a for a in asked])
     real = torch.tensor([[t >= width - len(a) for t in range(width)] for a in asked])
@@ -175,10 +188,18 @@ def written_rollouts():
         texts=texts(), signals=extra_signals())
 
 
-def batch_of(policy, temperature, *, known=False, outside=0.0):
+def some_tokens():
+    "Tokens of some rows, of no other row, and of half of the third kind."
+    row = torch.arange(N)[:, None].expand(N, T)
+    every_other = torch.arange(T).expand(N, T) % 2 == 0
+    return (row % 3 == 0) | (row % 3 == 1) & every_other
+
+
+def batch_of(policy, temperature, *, known=None, outside=0.0):
     """The rows as a sampler returns them, with log-probabilities near those of `policy`.
 
-    known: those before the update are given as well, and are `outside` where no loss is.
+    known: tokens whose log-probabilities before the update are given, too; they are `outside` where
+    no loss is.
     """
     rollouts = dataclasses.replace(written_rollouts(), temperature=temperature)
     mask = rollouts.mask
@@ -188,12 +209,16 @@ def batch_of(policy, temperature, *, known=False, outside=0.0):
     def near(seed):
         return logp + 0.2 * torch.randn(N, T, generator=noise(seed)) * mask
 
-    old = near(6).masked_fill(~mask, outside) if known else torch.full((N, T), torch.nan)
+    given = near(6).masked_fill(~mask, outside)
+    unknown = torch.full((N, T), torch.nan)
+    old = unknown if known is None else torch.where(known, given, unknown)
     return dataclasses.replace(rollouts, logp_behave=near(5), logp_old=old)
 
 
 def graded(prompts, completions, *, own, knobs, **columns):
     "The recipe's own reward, but None for one text, and something for a greedy answer."
+    asked = [problem_of(prompt) for prompt in prompts]
+    assert asked == list(columns['item']), "the reward got the prompts of other problems"
     values = stages('reward')[own].fn(prompts, completions, **columns, **dict(knobs))
     for i, text in enumerate(completions):
         if text == NO_VERDICT:
@@ -277,6 +302,8 @@ def registry():
 # -- settings
 
 ONE, SEVERAL, KNOWN = 'one update', 'several updates', 'old log-probabilities given'
+SOME, LATER = 'some old log-probabilities given', 'some given, several updates'
+OPEN = 'length of a response left open'
 SINGLE = {                             # tried with one recipe each
     'clipped gradient': dict(max_grad_norm=0.1),
     'two epochs': dict(epochs=2),
@@ -287,6 +314,9 @@ SETTINGS = {
     ONE: dict(),
     SEVERAL: dict(epochs=2, minibatch=9, micro=4, warmup=1),
     KNOWN: dict(minibatch=11),         # where a group ends
+    SOME: dict(micro=4),
+    LATER: dict(epochs=2, micro=4),
+    OPEN: dict(max_new_tokens=None),
     **SINGLE,
 }
 
@@ -352,7 +382,16 @@ CASES = (
     *((name, setting) for setting in (ONE, SEVERAL) for name in (*sorted(RECIPES), EVERY_SIGNAL)),
     *((name, KNOWN) for name in one_for_each_objective()),
     *(('grpo', setting) for setting in SINGLE),
+    *((name, setting) for setting in (SOME, LATER) for name in ('grpo', 'gspo', EVERY_SIGNAL)),
+    ('remax', OPEN),
 )
+
+
+def given_old(name, setting):
+    "Tokens whose log-probabilities before the update the sampler gives in one of the `CASES`."
+    if setting in (SOME, LATER): return some_tokens()
+    every = torch.ones(N, T, dtype=torch.bool)
+    return every if setting == KNOWN or name in GIVEN else None
 
 
 # -- what the loop does
@@ -390,9 +429,9 @@ class Watch:
 
     def sampler(self):
         "A sampler that returns the prepared batch."
-        def prepared(policy, items, group=1, *, seed, temperature=1.0):
+        def prepared(policy, items, group=1, *, seed, temperature=1.0, **more):
             self.asked.append(dict(
-                prompts=len(items), group=group, temperature=temperature, seed=seed))
+                prompts=len(items), group=group, temperature=temperature, seed=seed, **more))
             self.given.append(batch_of(policy, temperature, **self.batch))
             return copy.deepcopy(self.given[-1])
         return use(prepared)
@@ -433,7 +472,7 @@ def run_loop(r, **batch):
 
 def loop(name, setting):
     "What the loop does in one of the `CASES`."
-    return run_loop(recipe_of(name, setting), known=setting == KNOWN or name in GIVEN)
+    return run_loop(recipe_of(name, setting), known=given_old(name, setting))
 
 
 # -- the same, written again
@@ -537,6 +576,19 @@ def aggregated(loss, mask, mode='token-mean', length=None):
 def is_known(logp, mask): return not logp[mask].isnan().any()
 
 
+def filled(known, present):
+    "Numbers that are known, and the present ones where none is."
+    rows, width = known.shape
+    whole = [[known[i, t] if known[i, t] == known[i, t] else present[i, t] for t in range(width)]
+             for i in range(rows)]
+    return torch.stack([torch.stack(row) for row in whole])
+
+
+def room(r):
+    "The longest response as a sampler is told it, if the recipe says one."
+    return {} if r.max_new_tokens is None else dict(max_new_tokens=r.max_new_tokens)
+
+
 class Assembly:
     "The steps of a run, one after the other, at the weights that the loop went through."
     def __init__(self, r):
@@ -559,17 +611,16 @@ class Assembly:
 
     def rewarded(self, rollouts):
         "Rollouts with a reward for each row; what cannot be scored is nan."
-        prompts = self.policy.prompts(rollouts.items)
-        numbers = [int(p) for p in rollouts.prompt]
-        asked = [prompts[p] for p in numbers]
-        items = [rollouts.items[p] for p in numbers]
+        items = [rollouts.items[int(p)] for p in rollouts.prompt]
+        asked = [asked_of(item) for item in items]
         values = self.recipe.reward(asked, list(rollouts.texts), item=items)
         rewards = torch.tensor([torch.nan if v is None else v for v in values])
         return dataclasses.replace(rollouts, rewards=rewards)
 
     def greedy_rewards(self, rollouts):
         "For each row, what the greedy answer to its problem gets."
-        answers = self.policy.sample(list(rollouts.items), 1, seed=0, temperature=0.0)
+        answers = self.policy.sample(
+            list(rollouts.items), 1, seed=0, temperature=0.0, **room(self.recipe))
         values = self.rewarded(answers).rewards
         return torch.stack([values[int(p)] for p in rollouts.prompt])
 
@@ -592,6 +643,8 @@ class Assembly:
         found = {name: self.before(name, rollouts) for name in wanted}
         found = {name: x for name, x in found.items() if x is not None}
         fields = {name: found.pop(name) for name in ('logp_old', 'logp_ref') if name in found}
+        if 'logp_old' in fields:
+            fields['logp_old'] = filled(rollouts.logp_old, fields['logp_old'])
         return dataclasses.replace(rollouts, signals={**rollouts.signals, **found}, **fields)
 
     def called(self, bound, made, *args, rows, **now):
@@ -629,7 +682,7 @@ class Assembly:
         live = [name for name in self.needs if name in STATISTICS]
         now = plain_statistics(self.policy, rows, {'logp', *live})
         logp = now['logp']
-        old = rows.logp_old if is_known(rows.logp_old, rows.mask) else logp.detach()
+        old = filled(rows.logp_old, logp.detach())
         now.update(logp_old=old, adv=adv)
         args = logp, old, adv, rows.mask
         loss = self.called(r.objective, self.objective, *args, rows=rows, **now)
@@ -711,7 +764,8 @@ def check_asked(watch, r):
     "The sampler is asked for what the recipe says, and every step has a seed of its own."
     for asked in watch.asked:
         wanted = {name: getattr(r, name) for name in ('prompts', 'group', 'temperature')}
-        assert asked == {**wanted, 'seed': asked['seed']}, f"the sampler was asked for {asked}"
+        wanted |= dict(seed=asked['seed'], **room(r))
+        assert asked == wanted, f"the sampler was asked for {asked}"
     assert len({asked['seed'] for asked in watch.asked}) == len(watch.asked), "seeds repeat"
 
 
@@ -810,8 +864,28 @@ def test_groups_stay_whole(numbers):
 
 def test_old_log_probabilities_are_known_where_they_carry_loss():
     r = recipe_of('grpo', KNOWN)
-    watch = run_loop(r, known=True, outside=torch.nan)
+    watch = run_loop(r, known=given_old('grpo', KNOWN), outside=torch.nan)
     compare(r, watch, expected(r, watch))
+
+
+@pytest.mark.parametrize('setting', (SOME, LATER))
+@pytest.mark.parametrize('name', ('grpo', 'gspo', EVERY_SIGNAL))
+def test_the_cut_into_micro_batches_does_not_show(name, setting):
+    "Neither in a gradient nor in a metric, where old log-probabilities are known for some tokens."
+    r = recipe_of(name, setting)
+    whole, *cut = [run_loop(r.but(micro=micro), known=some_tokens()) for micro in (None, 1, 3, 8)]
+    assert whole.rows[0]['kl'] > 0, "nothing is known here, which shows nothing"
+    for watch in cut:
+        for one, other in zip(watch.updates, whole.updates, strict=True):
+            gap = (one.gradient - other.gradient).norm() / other.gradient.norm()
+            assert gap < TOLERANCE, f"the gradient is {gap:.1e} off"
+        for row, wanted in zip(watch.rows, whole.rows, strict=True):
+            measured = {key: x for key, x in wanted.items() if not key.startswith('seconds')}
+            assert {key: row[key] for key in measured} == pytest.approx(measured, rel=1e-4, abs=1e-6)
+
+
+def test_the_recipe_of_every_signal_asks_for_every_signal():
+    assert {*NOW, 'logp_ref'} == set(known_signals())
 
 
 def test_the_curriculum_is_told_how_each_problem_went():
@@ -922,6 +996,13 @@ def branch(side, mentions):
     return change
 
 
+def always(side):
+    "Take one side ('body' or 'orelse') of every `if` in a line."
+    def change(node):
+        return getattr(node, side) if isinstance(node, ast.IfExp) else None
+    return change
+
+
 def comparison(name, operator):
     "Put another operator in a comparison of `name`."
     def change(node):
@@ -991,9 +1072,14 @@ FAULTS = {
         *TOKENS, call_becomes('check_shape', 'x * batch.weight', 'extra')),
     'gradient through an entropy': (
         *TOKENS, call_becomes('signals_for', '{k: v.detach() for k, v in x.items()}')),
-    'old log-probabilities that are given': (*OLD, branch('body', 'logp_old')),
+    'old log-probabilities that are given': (*OLD, call_becomes('where', 'logp.detach()')),
+    'old log-probabilities of single tokens': (
+        *OLD, call_becomes('isnan', 'x & x[rollouts.mask].all()')),
+    'old log-probabilities that are known stay': (
+        'core.signals', 'add_signals', call_becomes('logp_old_of', "found['logp_old']")),
     'old log-probabilities are constants': (*OLD, call_becomes('detach', 'logp')),
-    'old log-probabilities before the update': (*UPDATE, branch('orelse', 'logp_old')),
+    'old log-probabilities before the update': (
+        'training.loop', 'needed_by_updates', name_becomes('several', 'False')),
     'old log-probabilities as a signal': (*TOKENS, argument('dict', 'logp_old')),
     'advantages as a signal': (*TOKENS, argument('dict', 'adv', '0 * x')),
     'reference log-probabilities': (
@@ -1003,6 +1089,18 @@ FAULTS = {
         'core.signals', 'greedy_rewards', entry('rewards', 'prompt', 'x[0 * i]')),
     'reward for the right problem': (
         'core.signals', 'score_rollouts', entry('items', 'i', 'x[0]')),
+    'reward for the right prompt': (
+        'core.signals', 'score_rollouts', entry('prompts', 'i', 'x[i - 1]')),
+    'order of the prompts': (
+        'core.signals', 'scored', call_becomes('prompts', 'x[::-1]')),
+    'text of the prompts': (
+        'core.signals', 'scored', call_becomes('prompts', "[text + ' ' for text in x]")),
+    'length of a response': ('training.loop', 'collect', argument('sampler', None)),
+    'length of a greedy answer': ('training.loop', 'with_signals', argument('partial', None)),
+    'length that the recipe says': (
+        'training.loop', 'room_of', argument('dict', 'max_new_tokens', 'x + 1')),
+    'length that is left open': (
+        'training.loop', 'room_of', always('body')),
     'temperature of sampling': (
         'training.loop', 'collect', argument('sampler', 'temperature')),
     'temperature of log-probabilities': (
@@ -1066,6 +1164,9 @@ WATCHERS = (                           # tried first: between them they notice e
     (EVERY_SIGNAL, ONE),
     ('ppo', ONE),
     ('grpo', KNOWN),
+    ('grpo', SOME),
+    ('grpo', LATER),
+    ('remax', OPEN),
     *(('grpo', setting) for setting in SINGLE),
 )
 
