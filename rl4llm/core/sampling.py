@@ -172,7 +172,7 @@ _TEXT_ROOM = 256
 
 # %% ../../nbs/core/09_sampling.ipynb #37fe1718
 def response_room(items, style: str = 'compact') -> int:
-    "Tokens a response may have if nobody says: `ROOM` in compact form, else `_TEXT_ROOM`."
+    "Tokens a response may have if nobody says: `ROOM` in compact form, more in any other."
     return ROOM if style == 'compact' else _TEXT_ROOM
 
 

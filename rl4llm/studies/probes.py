@@ -105,7 +105,7 @@ def _as_collected(state, batch):
     stages.curriculum.call.sample(state.recipe.prompts, seed=int(fold(SEED, state.step, 1)))
     own = dataclasses.replace(batch, logp_old=batch.logp_old.clone())
     own = scored(state.policy, own, stages.reward)
-    return with_signals(state, own, {*stages.advantage.needs, *stages.select.needs})
+    return with_signals(state, own, stages.needed_first)
 
 
 def _moved(model, before: list) -> dict:

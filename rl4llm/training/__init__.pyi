@@ -57,6 +57,7 @@ from .loop import metrics_of_rows as metrics_of_rows
 from .loop import metrics_of_selection as metrics_of_selection
 from .loop import metrics_of_updates as metrics_of_updates
 from .loop import microbatch_loss as microbatch_loss
+from .loop import needed_by_updates as needed_by_updates
 from .loop import nothing_to_compare as nothing_to_compare
 from .loop import open_run as open_run
 from .loop import optimizer_step as optimizer_step

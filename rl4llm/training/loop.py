@@ -7,10 +7,10 @@ __all__ = ['MACHINE', 'LARGEST_COPIED', 'METRICS', 'TrainState', 'check_group_of
            'config_of', 'code_digests', 'differences', 'check_same_run', 'recipe_differences', 'tell_machine',
            'open_run', 'start', 'restore', 'check_rewards', 'collect', 'with_signals', 'room_of', 'TrainingDiverged',
            'last_checkpoint', 'put_back', 'diverged', 'check_weights', 'keep_good', 'guard', 'microbatch_loss',
-           'sums_of', 'optimizer_step', 'set_learning_rate', 'update', 'update_memory', 'rewards_by_problem',
-           'metrics_of', 'metrics_of_updates', 'metrics_of_selection', 'own_rows', 'metrics_of_rows', 'policy_entropy',
-           'with_checkpoints', 'check_groups', 'train_step', 'check_steps', 'train', 'all_steps', 'written_status',
-           'how_to_go_on', 'finish']
+           'sums_of', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update', 'update_memory',
+           'rewards_by_problem', 'metrics_of', 'metrics_of_updates', 'metrics_of_selection', 'own_rows',
+           'metrics_of_rows', 'policy_entropy', 'with_checkpoints', 'check_groups', 'train_step', 'check_steps',
+           'train', 'all_steps', 'written_status', 'how_to_go_on', 'finish']
 
 # %% ../../nbs/training/04_loop.ipynb #6b61d061
 import contextlib, hashlib, json, math, platform, sys, time, warnings
@@ -32,8 +32,8 @@ from ..core.policy import Policy
 from ..core.registry import STAGE_FIELDS
 from ..core.registry import recipe as recipe_named
 from ..core.rollouts import check_drawn, check_problems, group_mean, rows_of
-from ..core.signals import (add_signals, check_needs, greedy_rewards, has_logp_old,
-                                 in_parts, live_names, logp_old_of, scored)
+from ..core.signals import (add_signals, greedy_rewards, in_parts, knows_logp_old,
+                                 live_names, logp_old_of, needs_reference, scored)
 from ..core.storage import pack, unpack, versions
 from ..tasks.protocol import task as task_named
 from .callbacks import Checkpoint, check_callbacks, run_callbacks
@@ -94,10 +94,9 @@ def nothing_to_compare(recipe, advantage) -> str:
 def check_stages(recipe, stages: Stages) -> None:
     """Raises ValueError for a recipe that this loop cannot train.
 
-    That is one with a signal that nobody computes, with a sampler's knob that the loop sets itself,
-    or with micro-batches where a stage must see the whole optimiser batch.
+    That is one with a sampler's knob that the loop sets itself, or with micro-batches where a stage
+    must see the whole optimiser batch.
     """
-    check_needs(recipe.name, stages.needs)
     check_group_of_one(recipe, stages)
     given = dict(recipe.sampler.knobs)
     for knob in ('temperature', 'seed', 'group'):
@@ -212,7 +211,7 @@ def start(policy, task, recipe, *, steps, seed, path) -> TrainState:
     check_stages(recipe, stages)
     run = open_run(config_of(policy, task, recipe, steps, seed), path)
     run.policy = policy
-    if any(n == 'logp_ref' or n.startswith('ref_') for n in stages.needs):
+    if needs_reference(stages.needs):
         stages.reference(policy)                     # copied before anything is trained
     optimiser = torch.optim.AdamW(policy.model.parameters(), lr=recipe.lr, betas=recipe.betas,
                                   weight_decay=recipe.weight_decay)
@@ -257,14 +256,15 @@ def collect(state: TrainState):
     stages = state.stages
     policy = state.policy
     seed_of = partial(fold, state.seed, state.step)
-    items = stages.curriculum.call.sample(recipe.prompts, seed=int(seed_of(1)))
+    curriculum = stages.curriculum.call
+    items = curriculum.sample(recipe.prompts, seed=int(seed_of(1)))
     items = check_problems(items, recipe.prompts, stages.curriculum.name)
     rollouts = stages.sampler(policy, items, recipe.group, seed=int(seed_of(2)),
                               temperature=recipe.temperature, **room_of(recipe))
     rollouts = check_drawn(rollouts, items, stages.sampler.name)
     rollouts = scored(policy, rollouts, stages.reward)
     check_rewards(state, rollouts)
-    return with_signals(state, rollouts, {*stages.advantage.needs, *stages.select.needs})
+    return with_signals(state, rollouts, stages.needed_first)
 
 # %% ../../nbs/training/04_loop.ipynb #eab72a08
 def with_signals(state: TrainState, rollouts, needs):
@@ -365,7 +365,7 @@ def microbatch_loss(state: TrainState, batch: Batch, whole, counted) -> tuple[Te
         cut.extend(cut_tokens(losses, logp, batch))
 
     loss = batch_loss(state.stages, batch, logp, whole, **state.world, **live,
-                      watch=watch if has_logp_old(batch.rows) else None)
+                      watch=watch if knows_logp_old(batch.rows).any() else None)
     seen = batch.mask & counted[:, None]
     return loss, sums_of(batch, seen, logp.detach(), live['entropy'].detach(), cut)
 
@@ -422,6 +422,18 @@ def set_learning_rate(state: TrainState) -> None:
         group['lr'] = state.recipe.lr * warm
 
 # %% ../../nbs/training/04_loop.ipynb #d31666a9
+def needed_by_updates(stages: Stages, several: bool) -> set:
+    """The signals to be computed before the first update.
+
+    Several updates move the policy, so its log-probabilities are noted down before the first. A
+    single one has them from its own forward (see `logp_old_of`).
+    """
+    needs = stages.needed_in_update - {'logp_old'}
+    if several:
+        needs.add('logp_old')
+    return needs
+
+
 def update(state: TrainState, rollouts, adv, limit: float) -> list[dict]:
     "All optimiser steps on one batch of rollouts; an empty list if no row was selected."
     recipe = state.recipe
@@ -432,7 +444,7 @@ def update(state: TrainState, rollouts, adv, limit: float) -> list[dict]:
     parts = mini_batches(batch.rows.group, recipe.minibatch, bool(stages.keep_whole),
                          seed=int(fold(state.seed, state.step, 4)))
     several = recipe.epochs * len(parts) > 1
-    needs = stages.needs - {'logp_old'} | ({'logp_old'} if several else set())
+    needs = needed_by_updates(stages, several)
     batch = Batch(with_signals(state, batch.rows, needs), batch.adv, batch.weight)
     full = min(recipe.minibatch or len(batch), len(batch))
     done = []
