@@ -1,5 +1,6 @@
 """The loop: exact resume, damaged checkpoints, diverging loss, bad input."""
 import dataclasses
+import inspect
 import json
 import os
 import signal
@@ -19,7 +20,8 @@ from rl4llm.training.checkpoints import list_checkpoints
 from rl4llm.core.storage import pack
 from rl4llm.training.loop import TrainingDiverged, train
 from rl4llm.core.pipeline import row_parts
-from rl4llm.training.records import Run, load_runs
+from rl4llm.tasks import task_of
+from rl4llm.training.records import Run, load_runs, weights_hash
 
 STEPS = 12
 CHILD = """
@@ -265,6 +267,47 @@ def test_every_metric_is_explained(small_policy, easy, lively):
     from rl4llm.training.loop import METRICS
     run = train(small_policy, easy, lively, steps=1)
     assert set(run.rows[0]) == set(METRICS)
+
+
+def text_rewards():
+    "Every registered reward of single texts, and some of one's own: by length, above 1, with rows that are not scored, and one that only bears the verifier's name."
+    from rl4llm.core.registry import load_stages, stages
+    load_stages()
+    def length(completions, **columns): return [float(len(text)) for text in completions]
+    def every_other(completions, **columns): return [None if row % 2 else float(row) for row in range(len(completions))]
+    def correct(completions, **columns): return [7.0 + len(text) for text in completions]
+    ours = [use(name) for name, info in stages('reward').items() if info.module.startswith('rl4llm') and {'prompts', 'completions'} <= set(inspect.signature(info.fn).parameters)]
+    return [*ours, *map(use, (noisy, length, every_other, correct))]
+
+
+class Seen:
+    def __init__(self): self.right = []
+    def on_step(self, state, row):
+        own = state.rollouts
+        self.right.append(np.mean([task_of(own.items[p]).verify(own.items[p], text).correct for p, text in zip(own.prompt.tolist(), own.texts)]))
+
+
+@pytest.mark.parametrize('reward', text_rewards(), ids=str)
+def test_accuracy_is_the_verifier_s_whatever_the_reward(easy, reward, monkeypatch):
+    "And the verdicts change nothing in training."
+    from rl4llm.training import loop
+    made, seen = recipe('grpo', reward=reward, sampler=use('sample', max_new_tokens=24), prompts=4, group=4, lr=1e-3), Seen()
+    run = train('tiny', easy, made, steps=2, seed=1, callbacks=[seen])
+    assert np.allclose([row['accuracy'] for row in run.rows], seen.right, atol=1e-6) and seen.right[0] > 0
+    monkeypatch.setattr(loop, 'judged', lambda rollouts, reward: rollouts)
+    unjudged = train('tiny', easy, made, steps=2, seed=1)
+    drop = lambda rows: [{k: v for k, v in row.items() if k != 'accuracy'} for row in rows]
+    assert drop(timeless(run)) == drop(timeless(unjudged)) and weights_hash(run.policy.model) == weights_hash(unjudged.policy.model)
+
+
+def test_without_a_verifier_there_is_no_accuracy(small_policy, lively):
+    "Problems that are plain texts belong to no task: nobody says what is right."
+    class Questions:
+        def __init__(self, task): pass
+        def sample(self, n, *, seed): return [f'{i} + 1 =' for i in range(n)]
+        def update(self, stats): pass
+    run = train(small_policy, 'countdown/easy', lively.but(curriculum=Questions), steps=1)
+    assert run.rows[0]['accuracy'] is None and run.rows[0]['reward'] is not None
 
 
 def test_the_policy_s_own_entropy_does_not_depend_on_the_sampler(tiny_folder, easy, lively):
