@@ -1,5 +1,6 @@
 """The loop: exact resume, damaged checkpoints, diverging loss, bad input."""
 import dataclasses
+import importlib
 import inspect
 import json
 import os
@@ -515,6 +516,55 @@ class Misspelt:
 ])
 def test_what_would_do_nothing_is_said(small_policy, easy, lively, change, how, words):
     with pytest.raises(ValueError, match=words): train(small_policy, easy, lively.but(**change), steps=1, **how)
+
+
+def callbacks():
+    "Every callback of the package that is written down as a class."
+    from rl4llm.core.lazy import names_by_module
+    found = {}
+    for module, names in names_by_module().items():
+        for name in names:
+            made = getattr(importlib.import_module(module), name)
+            if inspect.isclass(made) and made.__module__ == module and any(hasattr(made, event) for event in ('on_start', 'on_step', 'on_end')): found[name] = made
+    return found
+
+
+CALLBACKS = callbacks()
+FINE = {('Checkpoint', 'keep'): (0,), ('EarlyStop', 'at_least'): (0, -1, 2.5), ('Evaluate', 'seed'): (0,), ('Evaluate', 'temperature'): (0, 2.5), ('Evaluate', 'top_k'): (0,), ('Dashboard', 'seconds'): (0, 2.5), ('EvaluateApart', 'seed'): (0,), ('EvaluateApart', 'temperature'): (0, 2.5), ('EvaluateApart', 'top_k'): (0,)}
+
+
+def numbers_of(made):
+    "The numeric knobs of a callback, those that it passes on to `evaluate` too, and what must be given beside them."
+    from rl4llm.training.evaluation import evaluate
+    own = [p for kind in made.__mro__ if '__init__' in vars(kind) for p in inspect.signature(kind.__init__).parameters.values()]
+    examined = [p for p in inspect.signature(evaluate).parameters.values() if p.name in ('samples', 'seed', 'temperature', 'top_p', 'top_k', 'rows')] if issubclass(made, Evaluate) else []
+    knobs = {p.name for p in (*own, *examined) if any(kind in str(p.annotation) for kind in ('int', 'float')) and 'label' not in p.name}
+    return sorted(knobs)
+
+
+def test_all_callbacks_are_found():
+    assert {'Progress', 'Evaluate', 'EvaluateApart', 'Checkpoint', 'EarlyStop', 'LivePlot', 'Dashboard'} <= set(CALLBACKS)
+    assert numbers_of(CALLBACKS['Evaluate']) == ['every', 'rows', 'samples', 'seed', 'temperature', 'top_k', 'top_p'] and numbers_of(CALLBACKS['EarlyStop']) == ['at_least', 'window'] and 'samples' in numbers_of(CALLBACKS['EvaluateApart'])
+
+
+@pytest.mark.parametrize('name, knob', [(name, knob) for name, made in CALLBACKS.items() for knob in numbers_of(made)])
+def test_a_number_out_of_range_is_refused_before_the_run(name, knob, easy):
+    "By the callback itself, in one sentence that names the knob and shows what it was."
+    made, needed = CALLBACKS[name], {'Evaluate': (easy.sample(1, seed=0),), 'EvaluateApart': (easy.sample(1, seed=0),)}.get(name, ())
+    others = dict(at_least=1) if name == 'EarlyStop' else {}
+    for value in (0, -1, 2.5, float('nan'), float('inf'), -float('inf'), '3', True, 1j, [3], 10**400 if knob != 'window' else 'x'):
+        call = lambda: made(*needed, **{**others, knob: value})
+        if value in FINE.get((name, knob), ()) and not isinstance(value, bool): call(); continue
+        if isinstance(value, int) and value > 0 and not isinstance(value, bool) and knob not in ('at_least', 'seconds', 'temperature', 'top_p'): continue
+        with pytest.raises(ValueError, match=f': {knob} is ') as e: call()
+        assert '\n' not in str(e.value) and len(str(e.value)) < 200, value
+    made(*needed, **{**others, knob: 1})
+    made(*needed, **{**others, knob: np.int64(1)})
+
+
+@pytest.mark.parametrize('wrong', [0, -1, float('nan'), -float('inf'), '3', None, True])
+def test_a_limit_that_stops_every_run_is_refused(small_policy, easy, lively, wrong):
+    with pytest.raises(ValueError, match='limit is'): train(small_policy, easy, lively, steps=1, limit=wrong)
 
 
 def test_steps_that_are_done_already(tmp_path, tiny_folder, easy, lively):
