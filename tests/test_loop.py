@@ -402,6 +402,46 @@ def test_without_a_copy_the_newest_checkpoint_is_restored(tmp_path, small_policy
     assert all(p.isfinite().all() for p in small_policy.model.parameters())
 
 
+def test_an_evaluation_names_all_its_tasks(easy):
+    "And each problem is judged by its own."
+    from rl4llm.core.policy import Policy
+    from rl4llm.tasks import task
+    from rl4llm.training.evaluation import evaluate
+    sums, mixed = task('modular').sample(3, seed=0), easy.sample(3, seed=0)
+    mixed[1:1] = sums
+    tiny = Policy.load('tiny')
+    found = evaluate(tiny, mixed, samples=8)
+    assert found.task == 'countdown + modular' and 'countdown + modular' in repr(found) and found.keys == tuple(item.key for item in mixed)
+    apart = [evaluate(tiny, [item], samples=8) for item in mixed]
+    assert found.num_correct.tolist() == [int(one.num_correct[0]) for one in apart] and {one.task for one in apart} == {'countdown', 'modular'}
+    assert evaluate(tiny, sums, samples=2).task == 'modular'
+
+
+def test_examinations_on_other_tasks_are_not_the_same(small_policy, easy, lively):
+    "Neither as the evaluation of the base, nor beside each other at one step; though the questions are the same."
+    from rl4llm.tasks import task_from
+    from rl4llm.training.evaluation import evaluate
+    rows = [{'question': f'{a} + {b} ?', 'answer': a + b} for a in range(9) for b in range(9)]
+    one, other = task_from({'test': rows}), task_from({'test': [{**row, 'answer': 0} for row in rows]})
+    items, others = one.parts['test'][:3], other.parts['test'][:3]
+    assert [i.key for i in items] == [i.key for i in others]
+    base = evaluate(small_policy, items, samples=2)
+    Evaluate(items, samples=2, base=base)
+    for wrong in (others, items[:2], items[::-1], easy.sample(3, seed=0)):
+        with pytest.raises(ValueError, match='base is an evaluation on other problems'): Evaluate(wrong, samples=2, base=base)
+        with pytest.raises(ValueError, match='two callbacks evaluate different problems'): train(small_policy, easy, lively, steps=1, callbacks=[Evaluate(items, samples=2), Evaluate(wrong, samples=2)])
+
+
+@pytest.mark.parametrize('items, how, words', [([], {}, 'nothing to evaluate'), (['3 + 4 ='], {}, "items hold '3 . 4 =', wanted problems of a task"), (None, dict(samples=0), 'samples is 0'), (None, dict(samples=-1), 'samples is -1'), (None, dict(samples=2.5), 'samples is 2.5'),
+    (None, dict(samples=True), 'samples is True'), (None, dict(samples='8'), "samples is '8'"), (None, dict(rows=0), 'rows is 0'), (None, dict(rows='9'), 'rows is'), (None, dict(seed=-1), 'seed is -1'), (None, dict(temperature=float('nan')), 'temperature is nan'), (None, dict(top_p=0), 'top_p is 0'), (None, dict(top_k=-1), 'top_k is -1')])
+def test_an_evaluation_that_could_say_nothing_is_refused(small_policy, easy, items, how, words):
+    from rl4llm.training.evaluation import evaluate
+    items = easy.sample(2, seed=0) if items is None else items
+    for call in (lambda: evaluate(small_policy, items, **how), lambda: Evaluate(items, **how)):
+        with pytest.raises(ValueError, match=words) as e: call()
+        assert '\n' not in str(e.value)
+
+
 def test_a_broken_model_is_not_evaluated(small_policy, easy):
     from rl4llm.training.evaluation import evaluate
     list(small_policy.model.parameters())[-1].data.fill_(float('nan'))
