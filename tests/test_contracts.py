@@ -1,13 +1,17 @@
 """The promises that every registered stage and recipe keeps, whatever it computes. A new stage is covered by being registered;
 if it asks for a signal that is not known here, teach `signal` how to make one."""
-import dataclasses, inspect, json, zlib
+import collections, dataclasses, inspect, json, zlib
+from decimal import Decimal
+from fractions import Fraction
 from functools import cache, partial
 from types import SimpleNamespace
+import numpy as np
+import pandas as pd
 import pytest, torch
 from safetensors.torch import load, save
 from rl4llm.core.numerics import STATISTICS
 from rl4llm.core.policy import Policy, decode, encode_prompts
-from rl4llm.core.registry import KINDS, RECIPES, STAGE_FIELDS, recipe, recipe_from_dict, stages
+from rl4llm.core.registry import KINDS, RECIPES, STAGE_FIELDS, recipe, recipe_from_dict, stages, use
 from rl4llm.core.method_map import recipes
 from rl4llm.core.pipeline import Batch, ReadyStage, advantages, build_stages, ready, select_rows, token_loss
 from rl4llm.core.reward_calls import call_reward
@@ -19,7 +23,7 @@ from rl4llm.tasks import Item, task
 from rl4llm.tasks.protocol import split_of
 from rl4llm.tasks.vocabulary import tiny_tokenizer
 from rl4llm.training.checkpoints import pack_stages, unpack_stages
-from rl4llm.core.signals import source_of
+from rl4llm.core.signals import score, scored, source_of
 
 recipes()                                                    # loads every stage
 N, T, D = 12, 7, 32
@@ -581,7 +585,34 @@ def test_another_kind_of_number_means_the_same_or_is_refused(info):
 
 BROKEN_REWARDS = {'nothing': lambda v: None, 'a number': lambda v: 1.0, 'too few': lambda v: v[:1], 'too many': lambda v: [*v, 0.0], 'texts': lambda v: ['1'] * len(v), 'one text': lambda v: '1' * len(v),
                   'one column': lambda v: [[1.0]] * len(v), 'a column': lambda v: torch.ones(len(v), 1), 'not a number': lambda v: [float('nan')] * len(v), 'infinite': lambda v: [float('inf')] * len(v),
-                  'a scalar': lambda v: torch.tensor(1.0), 'a table': lambda v: {i: 1.0 for i in range(len(v))}, 'objects': lambda v: [object()] * len(v)}
+                  'a scalar': lambda v: torch.tensor(1.0), 'a table': lambda v: {i: 1.0 for i in range(len(v))}, 'objects': lambda v: [object()] * len(v),
+                  'a set': lambda v: set(range(len(v))), 'a frozen set': lambda v: frozenset(range(len(v))), 'keys': lambda v: {i: 1.0 for i in range(len(v))}.keys(), 'bytes': lambda v: bytes(len(v)), 'more bytes': lambda v: bytearray(len(v)), 'memory': lambda v: memoryview(bytes(len(v))),
+                  'texts as bytes': lambda v: [b'1'] * len(v), 'texts in an array': lambda v: np.array(['1'] * len(v)), 'a data frame': lambda v: pd.DataFrame({i: [1.0] for i in range(len(v))}), 'a huge number': lambda v: 10**400, 'huge numbers': lambda v: [10**400] * len(v),
+                  'numbers too long to print': lambda v: [10**5000] * len(v), 'infinite in float32': lambda v: [1e300] * len(v), 'complex': lambda v: [1j] * len(v), 'complex in an array': lambda v: np.ones(len(v), complex), 'complex in a tensor': lambda v: torch.ones(len(v), dtype=torch.cfloat),
+                  'real numbers as complex ones': lambda v: [np.complex64(1)] * len(v), 'durations': lambda v: np.ones(len(v), 'm8[s]'), 'nested': lambda v: [[[1.0]]] * len(v), 'arrays': lambda v: [np.ones(1)] * len(v), 'tensors': lambda v: [torch.ones(1)] * len(v), 'the unknown of pandas': lambda v: [pd.NA] * len(v),
+                  'without end': lambda v: iter(int, 1), 'a generator too short': lambda v: (1.0 for _ in v[1:]), 'a generator too long': lambda v: (1.0 for _ in [*v, 0]), 'a function': lambda v: len, 'not ready': lambda v: [lambda: 1.0] * len(v)}
+GOOD_REWARDS = {'whole': list, 'a tuple': tuple, 'a generator': iter, 'a map': lambda v: map(float, v), 'a queue': collections.deque, 'values': lambda v: dict(enumerate(v)).values(), 'an array': np.array, 'a tensor': torch.tensor, 'true and false': lambda v: [bool(x) for x in v],
+                'true and false in an array': lambda v: np.array(v, bool), 'scalars': lambda v: [np.float16(x) for x in v], 'scalars of torch': lambda v: [torch.tensor(x) for x in v], 'single arrays': lambda v: [np.array(x) for x in v], 'bfloat16': lambda v: torch.tensor(v, dtype=torch.bfloat16),
+                'with a gradient': lambda v: torch.tensor(v, dtype=torch.float32, requires_grad=True), 'fractions': lambda v: [Fraction(x) for x in v], 'decimals': lambda v: [Decimal(x) for x in v], 'a series': lambda v: pd.Series(v, index=[9] * len(v)), 'a range': lambda v: range(len(v))}
+
+
+@pytest.mark.filterwarnings('error:.*complex.*')
+@pytest.mark.parametrize('name', BROKEN_REWARDS)
+def test_what_is_not_one_number_a_row_is_refused_at_the_one_border(name):
+    "On every way from a reward to a rollout; in one short sentence that names the function."
+    def spoilt(prompts, completions, **columns): return BROKEN_REWARDS[name]([1.0] * len(completions))
+    items = list(problems()[:2])
+    drawn = small_policy().sample(items, 2, seed=0, max_new_tokens=4)
+    for call in (lambda: call_reward(spoilt, ['?'] * 2, ['1', '2']), lambda: score(spoilt, ['?'] * 2, ['1', '2']), lambda: scored(small_policy(), drawn, ready(spoilt, 'reward')), lambda: score(use(spoilt), ['?'] * 2, ['1', '2'])):
+        with pytest.raises(ValueError, match='spoilt returned') as e: call()
+        assert '\n' not in str(e.value) and len(str(e.value)) < 300
+
+
+@pytest.mark.parametrize('name', GOOD_REWARDS)
+def test_what_is_one_number_a_row_is_a_reward(name):
+    given = [0, 1, 2] if name in ('whole', 'a range') else [0, 1, 1]
+    def own(completions): return GOOD_REWARDS[name](given)
+    assert call_reward(own, ['?'] * 3, ['1', '2', '3']) == [float(x) for x in given] == score(own, ['?'] * 3, ['1', '2', '3']).tolist()
 
 
 @text_rewards
@@ -600,6 +631,39 @@ def test_a_reward_is_called_by_name_in_any_form(info):
         def spoilt(prompts, completions, item): return spoil(fn(prompts, completions, item=item))
         with pytest.raises(ValueError, match='spoilt returned') as e: call_reward(spoilt, prompts, texts, item=items)
         assert '\n' not in str(e.value), name
+
+
+def chat(*contents): return [{'role': 'user', 'content': 'say it'}, *({'role': 'assistant', **content} for content in contents)]
+
+
+SAID = {'a chat': lambda t: chat({'content': t}), 'several turns': lambda t: chat({'content': 'no'}, {'content': t}), 'after a tool': lambda t: [*chat({'content': None, 'tool_calls': [{}]}), {'role': 'tool', 'content': '9'}, {'role': 'assistant', 'content': t}], 'a tuple': lambda t: tuple(chat({'content': t})),
+        'parts': lambda t: chat({'content': [{'type': 'image'}, {'type': 'text', 'text': t}]}), 'two parts': lambda t: chat({'content': [{'type': 'text', 'text': t[:1]}, {'type': 'text', 'text': t[1:]}]}), 'plain parts': lambda t: chat({'content': [t]}), 'before another speaks': lambda t: [*chat({'content': t}), {'role': 'user', 'content': 'thanks'}]}
+SILENT = {'no message': [], 'no assistant': [{'role': 'user', 'content': '7'}], 'no content': chat({}), 'none': chat({'content': None}), 'a tool is called': chat({'content': '7'}, {'content': None, 'tool_calls': [{}]}), 'no parts': chat({'content': []}), 'a picture': chat({'content': [{'type': 'image'}]}), 'empty': chat({'content': ''})}
+NO_TEXT = [None, 7, b'7', {'role': 'assistant', 'content': '7'}, ['7'], [None], [['7']], {'7'}, np.array(['7']), chat({'content': 7}), chat({'content': b'7'}), chat({'content': {'text': '7'}}), chat({'content': [7]}), chat({'content': [{'type': 'text', 'text': None}]}), chat({'content': [{'text': ['7']}]})]
+
+
+@text_rewards
+def test_a_chat_is_scored_as_its_last_answer(info):
+    "Whatever form of a conversation TRL gives; anything else is refused in a sentence."
+    prompts, texts, items = questions()
+    fn = fn_of(info)
+    for name, said in SAID.items(): assert fn(prompts, [said(t) for t in texts], item=items) == fn(prompts, texts, item=items), name
+    for name, silent in SILENT.items(): assert fn(prompts, [silent] * 4, item=items) == fn(prompts, [''] * 4, item=items), name
+    for wrong in NO_TEXT:
+        with pytest.raises(ValueError, match='wanted a string') as e: fn(prompts[:1], [wrong], item=items[:1])
+        assert '\n' not in str(e.value) and len(str(e.value)) < 300
+
+
+@over('reward', where=lambda info: is_text_reward(info) and 'item' in inspect.signature(fn_of(info)).parameters)
+def test_what_is_no_item_is_refused(info):
+    prompts, texts, items = questions()
+    fields = dataclasses.asdict(items[0])
+    for right in (fields, json.dumps(fields), items[0]): assert fn_of(info)(prompts[:1], texts[:1], item=[right]) == fn_of(info)(prompts[:1], texts[:1], item=items[:1])
+    for wrong in ('{"task": ', '7', '[]', 7, [], {}, {'task': 'countdown'}, {**fields, 'more': 1}, float('nan'), b'{}'):
+        with pytest.raises(ValueError, match='wanted an Item') as e: fn_of(info)(prompts[:1], texts[:1], item=[wrong])
+        assert '\n' not in str(e.value)
+    for wrong in (items[0], json.dumps(fields), fields):
+        with pytest.raises(ValueError, match='wanted a list with one item'): fn_of(info)(prompts[:1], texts[:1], item=wrong)
 
 
 @text_rewards

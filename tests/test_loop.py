@@ -1,5 +1,6 @@
 """The loop: exact resume, damaged checkpoints, diverging loss, bad input."""
 import dataclasses
+import importlib
 import inspect
 import json
 import os
@@ -23,7 +24,8 @@ from rl4llm.core import pipeline
 from rl4llm.core.pipeline import build_stages, row_parts
 from rl4llm.core.registry import load_stages
 from rl4llm.core.signals import known_signals, source_of
-from rl4llm.training.records import Run, load_runs
+from rl4llm.tasks import task_of
+from rl4llm.training.records import Run, load_runs, weights_hash
 
 load_stages()                          # and with them every token statistic
 STEPS = 12
@@ -322,6 +324,47 @@ def test_every_metric_is_explained(small_policy, easy, lively):
     assert set(run.rows[0]) == set(METRICS)
 
 
+def text_rewards():
+    "Every registered reward of single texts, and some of one's own: by length, above 1, with rows that are not scored, and one that only bears the verifier's name."
+    from rl4llm.core.registry import load_stages, stages
+    load_stages()
+    def length(completions, **columns): return [float(len(text)) for text in completions]
+    def every_other(completions, **columns): return [None if row % 2 else float(row) for row in range(len(completions))]
+    def correct(completions, **columns): return [7.0 + len(text) for text in completions]
+    ours = [use(name) for name, info in stages('reward').items() if info.module.startswith('rl4llm') and {'prompts', 'completions'} <= set(inspect.signature(info.fn).parameters)]
+    return [*ours, *map(use, (noisy, length, every_other, correct))]
+
+
+class Seen:
+    def __init__(self): self.right = []
+    def on_step(self, state, row):
+        own = state.rollouts
+        self.right.append(np.mean([task_of(own.items[p]).verify(own.items[p], text).correct for p, text in zip(own.prompt.tolist(), own.texts)]))
+
+
+@pytest.mark.parametrize('reward', text_rewards(), ids=str)
+def test_accuracy_is_the_verifier_s_whatever_the_reward(easy, reward, monkeypatch):
+    "And the verdicts change nothing in training."
+    from rl4llm.training import loop
+    made, seen = recipe('grpo', reward=reward, sampler=use('sample', max_new_tokens=24), prompts=4, group=4, lr=1e-3), Seen()
+    run = train('tiny', easy, made, steps=2, seed=1, callbacks=[seen])
+    assert np.allclose([row['accuracy'] for row in run.rows], seen.right, atol=1e-6) and seen.right[0] > 0
+    monkeypatch.setattr(loop, 'judged', lambda rollouts, reward: rollouts)
+    unjudged = train('tiny', easy, made, steps=2, seed=1)
+    drop = lambda rows: [{k: v for k, v in row.items() if k != 'accuracy'} for row in rows]
+    assert drop(timeless(run)) == drop(timeless(unjudged)) and weights_hash(run.policy.model) == weights_hash(unjudged.policy.model)
+
+
+def test_without_a_verifier_there_is_no_accuracy(small_policy, lively):
+    "Problems that are plain texts belong to no task: nobody says what is right."
+    class Questions:
+        def __init__(self, task): pass
+        def sample(self, n, *, seed): return [f'{i} + 1 =' for i in range(n)]
+        def update(self, stats): pass
+    run = train(small_policy, 'countdown/easy', lively.but(curriculum=Questions), steps=1)
+    assert run.rows[0]['accuracy'] is None and run.rows[0]['reward'] is not None
+
+
 def test_the_policy_s_own_entropy_does_not_depend_on_the_sampler(tiny_folder, easy, lively):
     from rl4llm.core.policy import Policy
     found = {}
@@ -411,6 +454,46 @@ def test_without_a_copy_the_newest_checkpoint_is_restored(tmp_path, small_policy
             if state.step == 3: next(small_policy.model.parameters()).data.fill_(float('nan'))
     with pytest.raises(TrainingDiverged, match='step 3.*weights of checkpoint 00000002'): train(small_policy, easy, lively, steps=6, path=tmp_path, callbacks=[Checkpoint(every=2), Poison()])
     assert all(p.isfinite().all() for p in small_policy.model.parameters())
+
+
+def test_an_evaluation_names_all_its_tasks(easy):
+    "And each problem is judged by its own."
+    from rl4llm.core.policy import Policy
+    from rl4llm.tasks import task
+    from rl4llm.training.evaluation import evaluate
+    sums, mixed = task('modular').sample(3, seed=0), easy.sample(3, seed=0)
+    mixed[1:1] = sums
+    tiny = Policy.load('tiny')
+    found = evaluate(tiny, mixed, samples=8)
+    assert found.task == 'countdown + modular' and 'countdown + modular' in repr(found) and found.keys == tuple(item.key for item in mixed)
+    apart = [evaluate(tiny, [item], samples=8) for item in mixed]
+    assert found.num_correct.tolist() == [int(one.num_correct[0]) for one in apart] and {one.task for one in apart} == {'countdown', 'modular'}
+    assert evaluate(tiny, sums, samples=2).task == 'modular'
+
+
+def test_examinations_on_other_tasks_are_not_the_same(small_policy, easy, lively):
+    "Neither as the evaluation of the base, nor beside each other at one step; though the questions are the same."
+    from rl4llm.tasks import task_from
+    from rl4llm.training.evaluation import evaluate
+    rows = [{'question': f'{a} + {b} ?', 'answer': a + b} for a in range(9) for b in range(9)]
+    one, other = task_from({'test': rows}), task_from({'test': [{**row, 'answer': 0} for row in rows]})
+    items, others = one.parts['test'][:3], other.parts['test'][:3]
+    assert [i.key for i in items] == [i.key for i in others]
+    base = evaluate(small_policy, items, samples=2)
+    Evaluate(items, samples=2, base=base)
+    for wrong in (others, items[:2], items[::-1], easy.sample(3, seed=0)):
+        with pytest.raises(ValueError, match='base is an evaluation on other problems'): Evaluate(wrong, samples=2, base=base)
+        with pytest.raises(ValueError, match='two callbacks evaluate different problems'): train(small_policy, easy, lively, steps=1, callbacks=[Evaluate(items, samples=2), Evaluate(wrong, samples=2)])
+
+
+@pytest.mark.parametrize('items, how, words', [([], {}, 'nothing to evaluate'), (['3 + 4 ='], {}, "items hold '3 . 4 =', wanted problems of a task"), (None, dict(samples=0), 'samples is 0'), (None, dict(samples=-1), 'samples is -1'), (None, dict(samples=2.5), 'samples is 2.5'),
+    (None, dict(samples=True), 'samples is True'), (None, dict(samples='8'), "samples is '8'"), (None, dict(rows=0), 'rows is 0'), (None, dict(rows='9'), 'rows is'), (None, dict(seed=-1), 'seed is -1'), (None, dict(temperature=float('nan')), 'temperature is nan'), (None, dict(top_p=0), 'top_p is 0'), (None, dict(top_k=-1), 'top_k is -1')])
+def test_an_evaluation_that_could_say_nothing_is_refused(small_policy, easy, items, how, words):
+    from rl4llm.training.evaluation import evaluate
+    items = easy.sample(2, seed=0) if items is None else items
+    for call in (lambda: evaluate(small_policy, items, **how), lambda: Evaluate(items, **how)):
+        with pytest.raises(ValueError, match=words) as e: call()
+        assert '\n' not in str(e.value)
 
 
 def test_a_broken_model_is_not_evaluated(small_policy, easy):
@@ -527,6 +610,55 @@ class Misspelt:
 ])
 def test_what_would_do_nothing_is_said(small_policy, easy, lively, change, how, words):
     with pytest.raises(ValueError, match=words): train(small_policy, easy, lively.but(**change), steps=1, **how)
+
+
+def callbacks():
+    "Every callback of the package that is written down as a class."
+    from rl4llm.core.lazy import names_by_module
+    found = {}
+    for module, names in names_by_module().items():
+        for name in names:
+            made = getattr(importlib.import_module(module), name)
+            if inspect.isclass(made) and made.__module__ == module and any(hasattr(made, event) for event in ('on_start', 'on_step', 'on_end')): found[name] = made
+    return found
+
+
+CALLBACKS = callbacks()
+FINE = {('Checkpoint', 'keep'): (0,), ('EarlyStop', 'at_least'): (0, -1, 2.5), ('Evaluate', 'seed'): (0,), ('Evaluate', 'temperature'): (0, 2.5), ('Evaluate', 'top_k'): (0,), ('Dashboard', 'seconds'): (0, 2.5), ('EvaluateApart', 'seed'): (0,), ('EvaluateApart', 'temperature'): (0, 2.5), ('EvaluateApart', 'top_k'): (0,)}
+
+
+def numbers_of(made):
+    "The numeric knobs of a callback, those that it passes on to `evaluate` too, and what must be given beside them."
+    from rl4llm.training.evaluation import evaluate
+    own = [p for kind in made.__mro__ if '__init__' in vars(kind) for p in inspect.signature(kind.__init__).parameters.values()]
+    examined = [p for p in inspect.signature(evaluate).parameters.values() if p.name in ('samples', 'seed', 'temperature', 'top_p', 'top_k', 'rows')] if issubclass(made, Evaluate) else []
+    knobs = {p.name for p in (*own, *examined) if any(kind in str(p.annotation) for kind in ('int', 'float')) and 'label' not in p.name}
+    return sorted(knobs)
+
+
+def test_all_callbacks_are_found():
+    assert {'Progress', 'Evaluate', 'EvaluateApart', 'Checkpoint', 'EarlyStop', 'LivePlot', 'Dashboard'} <= set(CALLBACKS)
+    assert numbers_of(CALLBACKS['Evaluate']) == ['every', 'rows', 'samples', 'seed', 'temperature', 'top_k', 'top_p'] and numbers_of(CALLBACKS['EarlyStop']) == ['at_least', 'window'] and 'samples' in numbers_of(CALLBACKS['EvaluateApart'])
+
+
+@pytest.mark.parametrize('name, knob', [(name, knob) for name, made in CALLBACKS.items() for knob in numbers_of(made)])
+def test_a_number_out_of_range_is_refused_before_the_run(name, knob, easy):
+    "By the callback itself, in one sentence that names the knob and shows what it was."
+    made, needed = CALLBACKS[name], {'Evaluate': (easy.sample(1, seed=0),), 'EvaluateApart': (easy.sample(1, seed=0),)}.get(name, ())
+    others = dict(at_least=1) if name == 'EarlyStop' else {}
+    for value in (0, -1, 2.5, float('nan'), float('inf'), -float('inf'), '3', True, 1j, [3], 10**400 if knob != 'window' else 'x'):
+        call = lambda: made(*needed, **{**others, knob: value})
+        if value in FINE.get((name, knob), ()) and not isinstance(value, bool): call(); continue
+        if isinstance(value, int) and value > 0 and not isinstance(value, bool) and knob not in ('at_least', 'seconds', 'temperature', 'top_p'): continue
+        with pytest.raises(ValueError, match=f': {knob} is ') as e: call()
+        assert '\n' not in str(e.value) and len(str(e.value)) < 200, value
+    made(*needed, **{**others, knob: 1})
+    made(*needed, **{**others, knob: np.int64(1)})
+
+
+@pytest.mark.parametrize('wrong', [0, -1, float('nan'), -float('inf'), '3', None, True])
+def test_a_limit_that_stops_every_run_is_refused(small_policy, easy, lively, wrong):
+    with pytest.raises(ValueError, match='limit is'): train(small_policy, easy, lively, steps=1, limit=wrong)
 
 
 def test_steps_that_are_done_already(tmp_path, tiny_folder, easy, lively):

@@ -1,5 +1,5 @@
 "The house around the library: package, README, versions, commands, names."
-import ast, importlib, importlib.metadata as metadata, importlib.util, re, subprocess, sys, tomllib
+import ast, importlib, importlib.metadata as metadata, importlib.util, json, re, subprocess, sys, tomllib
 from pathlib import Path
 import pytest, yaml
 from packaging.requirements import Requirement
@@ -170,6 +170,18 @@ def test_links_of_a_page_lead_somewhere(page):
     text = re.sub(r'```.*?```', '', (TOP/page).read_text(), flags=re.DOTALL)
     for link in re.findall(r'\]\(([^)\s]+)\)', text) + re.findall(r'src="([^"]+)"', text):
         if not link.startswith(('http', '#')): assert (TOP/link.split('#')[0]).exists(), f'{page}: {link} is not there'
+
+
+def test_links_of_notebooks_lead_somewhere():
+    "In the prose of every notebook; a renumbered neighbour is found here."
+    lost = []
+    for path in [*TOP.glob('nbs/**/*.ipynb'), *TOP.glob('tutorials/*.ipynb')]:
+        if '.ipynb_checkpoints' in path.parts: continue
+        prose = ''.join(''.join(cell['source']) + '\n' for cell in json.loads(path.read_text())['cells'] if cell['cell_type'] == 'markdown')
+        text = re.sub(r'```.*?```|`[^`]*`', '', prose, flags=re.DOTALL)
+        links = [link.split('#')[0] for link in re.findall(r'\]\(([^)\s]+)\)', text) if not link.startswith(('http', '#', 'attachment:'))]
+        lost += [f'{path.relative_to(TOP)}: {link}' for link in links if not (path.parent/link).exists()]
+    assert not lost
 
 
 @pytest.mark.parametrize('page', PAGES)

@@ -222,10 +222,26 @@ def test_own_rows_train_evaluate_and_compare_on_a_model_with_an_ordinary_tokeniz
 
 def test_own_rows_on_the_tiny_model_say_what_it_cannot_spell():
     tiny = Policy.load('tiny')
-    with pytest.raises(ValueError, match="cannot spell 'What'"): tiny.sample(task_from(ROWS, name='sums').parts['test'][:2], 1, seed=0)
+    with pytest.raises(ValueError, match="cannot spell 'What'"): tiny.sample(task_from(ROWS).parts['test'][:2], 1, seed=0)
     with pytest.raises(ValueError, match="does not know 'What', 'now'"): tiny.sample('What is 3 now', 1, seed=0)
     short = task_from([{'question': f'{a} + {b} ?', 'answer': a + b} for a in range(6) for b in range(6)], name='short')
     assert len(tiny.sample(short.sample(2, seed=0), 2, seed=0).texts) == 4
+
+
+@pytest.mark.parametrize('fast', [True, False])
+@pytest.mark.parametrize('pad', [True, False])
+def test_a_tokenizer_without_an_end_token_is_told_of_wherever_one_is_wanted(tmp_path, tokenizer, fast, pad):
+    folder = saved(tmp_path, 'llama', tokenizer, **LLAMA)
+    policy, items = Policy.load(folder, fast=fast), task('countdown').sample(2, seed=0)
+    policy.tokenizer.eos_token = None
+    if not pad: policy.tokenizer.pad_token = None
+    ways = [lambda: policy.eos, lambda: policy.sample(items, 2, seed=0, max_new_tokens=4), lambda: evaluate(policy, items, samples=2), lambda: train(policy, task('countdown'), for_text('grpo', max_new_tokens=4, prompts=2, group=2), steps=1)]
+    policy.tokenizer.save_pretrained(folder)
+    for way in [*ways, lambda: real_policy(folder)]:
+        with pytest.raises(ValueError, match='has no end token, so no response could end: set .*eos_token') as e: way()
+        assert '\n' not in str(e.value)
+    policy.tokenizer.eos_token = '<end>'
+    assert len(policy.sample(items, 2, seed=0, max_new_tokens=4).texts) == 4
 
 
 OWN_SETTINGS = dict(repetition_penalty=3.0, suppress_tokens=list(range(40, 200)), begin_suppress_tokens=[5, 6], min_new_tokens=6, min_length=40, no_repeat_ngram_size=1, bad_words_ids=[[9]], top_k=2, top_p=0.5, temperature=0.3,

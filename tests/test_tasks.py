@@ -1,11 +1,13 @@
 """Verifiers on hostile text, splits, determinism, and the tokenizer: properties that hold for every registered task."""
 import importlib, inspect, itertools, json, random, re, time
 from dataclasses import asdict, replace
+from functools import partial
+from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from rl4llm.tasks import countdown as C
 from rl4llm.tasks import Item, all_solutions, canonical_steps, final_answer, first_dead_end, levels, outcomes, parse_literals, plant_clauses, random_sat, satisfying, saturn_difficulty, write_assignment, solvable, split_of, split_steps, task, task_of, tasks, verify_countdown, verify_modular, verify_sat, wrong_value
-from rl4llm.tasks import SPLITS, same_answer, task_from
+from rl4llm.tasks import SPLITS, VerifierFailed, keep_task, same_answer, task_from, verdict_of
 from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
 
 NAMES = ['countdown', 'modular', 'sat']
@@ -343,7 +345,7 @@ def test_every_reader_is_linear(name):
             assert time.process_time() - start < 1, (piece, text[:40])
 
 
-RARE = ('\\boxed{', '}', '####', 'answer is ', '1,', '1/', '.5', '- ', '= ', 'a!', '3 + 4 = 7 ;', '\ufdfa')
+RARE = ('\\boxed{', '}', '####', '#### 7\n', '½', '7½', '-½', '⁄', '１/', 'answer is ', '1,', '1/', '.5', '- ', '= ', 'a!', '3 + 4 = 7 ;', '\ufdfa')
 
 
 @settings(max_examples=400, deadline=None)
@@ -433,7 +435,7 @@ def test_own_rows_from_everywhere_are_one_task(tmp_path):
         made = task_from(rows, name='a')
         assert repr(made) == repr(wanted) and made.parts == wanted.parts
     named = [dict(problem=r['question'], solution=f"thinking\n#### {r['answer']}") for r in ROWS]
-    assert [i.data[0] for i in task_from(named, 'problem', 'solution', name='b').parts['test']] == [i.data[0] for i in wanted.parts['test']]
+    assert [i.data[0] for i in task_from(named, 'problem', 'solution').parts['test']] == [i.data[0] for i in wanted.parts['test']]
 
 
 def test_own_data_keep_the_promises_of_a_task():
@@ -470,7 +472,8 @@ def test_the_verifier_of_own_data_never_fails(text):
 
 @pytest.mark.parametrize('text, answer, right', [
     ('42', 42, True), ('42.0', 42, True), ('The answer is: 42.', 42, True), ('It is 41 or 42', 42, False), ('x <answer> 42 </answer>', '42', True), ('<answer>42</answer> <answer>41</answer>', 42, False),
-    ('<answer> 42', 42, False), (r'\boxed{41} no, \boxed{42}', 42, True), (r'so \boxed{\frac{1}{2}}', r'We get $\boxed{\frac{1}{2}}$.', True), ('#### 1,200', 'long\n#### 1200', True), ('$1,200.00', 1200, True),
+    ('<answer> 42', 42, False), (r'\boxed{41} no, \boxed{42}', 42, True), (r'so \boxed{\frac{1}{2}}', r'We get $\boxed{\frac{1}{2}}$.', True), ('#### 1,200', 'long\n#### 1200', True), ('#### Adding\n3 + 4\nThe answer is 7', 7, True), ('#### 7\nNo, it is 8', 7, False), ('#### 8\n#### 7\n', 7, True), ('#### Final answer: 7', 7, True),
+    ('½', 0.5, True), ('2½', 2.5, True), ('-½', '-1/2', True), ('2 1/2', 2.5, True), ('２½', 2.5, True), ('½2', '1/22', False), ('5.½', '5.1/2', False), ('1⁄2', 0.5, True), ('½%', 0.5, True), ('3 5/2', 5.5, False), ('½½', 0.25, False), ('½ cup', '1/2 cup', True), ('10²', 102, False), ('- 5', 5, False), ('$1,200.00', 1200, True),
     ('12,00', 1200, False), ('0.5', '1/2', True), ('1/3', 0.3333, False), ('1/0', '1/0', True), ('1/0', 7, False), ('−7', -7, True), ('50%', 50, True), ('50%', 0.5, False), ('paris', 'Paris.', True),
     ('Paris is in France', 'Paris', False), ('new  york', ('NYC', 'New York'), True), ('4' * 3000, 4, False), ('9' * 1000, '9' * 1000, True), ('1e3', 1000, True), ('４２', 42, True), ('', 0, False), ('True', True, True), ('A', 'a', True), ('(A)', 'B', False)])
 def test_final_answers_are_compared(text, answer, right): assert same_answer(text, answer) == right
@@ -479,14 +482,44 @@ def test_final_answers_are_compared(text, answer, right): assert same_answer(tex
 def test_an_own_verifier_is_asked_with_text_and_answer():
     asked = []
     def close(text, answer): asked.append((text, answer)); return 1 - min(1, abs(float(text) - answer) / 10)
-    made = task_from([{'q': 'x', 'a': [1, 2]}, {'q': 'y', 'a': 5}], 'q', 'a', verify=lambda text, answer: answer == (1, 2), name='v')
+    made = task_from([{'q': 'x', 'a': [1, 2]}, {'q': 'y', 'a': 5}], 'q', 'a', verify=lambda text, answer: answer == (1, 2))
     assert sorted(made.verify(i, '').correct for part in made.parts.values() for i in part) == [False, True]
-    made = task_from([{'q': 'y', 'a': 5}], 'q', 'a', verify=close, name='v')
+    made = task_from([{'q': 'y', 'a': 5}], 'q', 'a', verify=close)
     item = next(i for part in made.parts.values() for i in part)
     assert [made.verify(item, t).score for t in ('5', '6', '50')] == [1, .9, 0] and made.verify(item, '5').correct and not made.verify(item, '6').correct and asked[0] == ('5', 5)
-    for wrong in (None, 'yes', 2, float('nan')):
-        bad = task_from([{'q': 'y', 'a': 5}], 'q', 'a', verify=lambda text, answer: wrong, name='v')
-        with pytest.raises(ValueError, match='true or false'): bad.verify(item, '')
+
+
+HOPELESS = {'raises': lambda text, answer: 1 / 0, 'raises on two lines': lambda text, answer: {}['a\nb'], 'nothing': lambda text, answer: None, 'a text': lambda text, answer: 'yes', 'above 1': lambda text, answer: 2,
+            'no number': lambda text, answer: float('nan'), 'huge': lambda text, answer: 10**5000, 'complex': lambda text, answer: 1j, 'several': lambda text, answer: [True, False], 'bytes': lambda text, answer: b'1'}
+
+
+@pytest.mark.parametrize('kind', HOPELESS)
+def test_a_verifier_that_fails_is_told_of_with_row_and_completion(kind):
+    "However it is reached: by the task, the reward, the evaluation; and the cause is kept."
+    from rl4llm.rewards import correct
+    from rl4llm.training.evaluation import judge
+    made = task_from([{'question': 'how many?', 'answer': 'seven'}], verify=HOPELESS[kind])
+    item = next(i for part in made.parts.values() for i in part)
+    for call in (lambda: made.verify(item, 'eight'), lambda: verdict_of(item, 'eight'), lambda: correct(['?'], ['eight'], item=[item]), lambda: judge(item, ['eight'])):
+        with pytest.raises(VerifierFailed) as e: call()
+        text = str(e.value)
+        assert all(word in text for word in ("'how many?'", "'seven'", "'eight'")) and '\n' not in text and len(text) < 500
+        assert isinstance(e.value.__cause__, (ZeroDivisionError, KeyError)) == kind.startswith('raises')
+
+
+@pytest.mark.parametrize('verify', [lambda text: True, 0, 'exact', lambda text, answer, more: True])
+def test_a_verifier_that_cannot_be_called_is_refused_at_once(verify):
+    with pytest.raises(ValueError, match='wanted a function of a text and an answer') as e: task_from(ROWS, verify=verify)
+    assert '\n' not in str(e.value)
+
+
+def test_a_failing_task_of_ones_own_is_named_as_well():
+    made = SimpleNamespace(name='bare', verify=lambda item, text: {'a\nb': 1}[text], levels={})
+    keep_task(made, replace=True)
+    with pytest.raises(VerifierFailed, match="'bare', asked about \\('q', 1\\) and 'x', raised KeyError") as e: verdict_of(Item('bare', ('q', 1)), 'x')
+    assert isinstance(e.value.__cause__, KeyError) and '\n' not in str(e.value)
+    made.verify = lambda item, text: True
+    with pytest.raises(VerifierFailed, match='returned True, wanted a Verdict'): verdict_of(Item('bare', ('q', 1)), 'x')
 
 
 @pytest.mark.parametrize('rows, words', [
@@ -517,8 +550,33 @@ def test_names_of_own_tasks():
 
 def test_a_run_remembers_which_data_it_was_on():
     one, same = task_from(ROWS, name='x'), task_from(ROWS, name='x')
-    changed = [task_from([*ROWS[:-1], {**ROWS[-1], 'answer': 0}], name='x'), task_from(ROWS, name='x', instruction='Be quick.'), task_from(ROWS, name='x', verify=lambda text, answer: True), task_from({'train': ROWS}, name='x')]
-    assert repr(one) == repr(same) and len({repr(t) for t in (one, *changed)}) == 5
+    changed = [task_from(**how, name='x', replace=True) for how in CHANGED]
+    assert repr(one) == repr(same) and len({repr(t) for t in (one, *changed)}) == 1 + len(CHANGED)
+
+
+def near(text, answer, tolerance): return abs(float(text) - answer) < tolerance
+
+
+def within(tolerance): return lambda text, answer: near(text, answer, tolerance)
+
+
+CHANGED = [dict(rows=[*ROWS[:-1], {**ROWS[-1], 'answer': 0}]), dict(rows=ROWS[:-1]), dict(rows=ROWS[::-1]), dict(rows=ROWS, instruction='Be quick.'), dict(rows=ROWS, verify=lambda text, answer: True), dict(rows={'train': ROWS}),
+           dict(rows=ROWS, verify=within(0.1)), dict(rows=ROWS, verify=within(0.2)), dict(rows=ROWS, verify=partial(near, tolerance=1)), dict(rows=ROWS, verify=partial(near, tolerance=2)),
+           dict(rows=[{**row, 'answer': str(row['answer'])} for row in ROWS]), dict(rows=[{**row, 'answer': [row['answer']]} for row in ROWS])]
+
+
+@pytest.mark.parametrize('how', CHANGED)
+def test_a_name_is_not_given_to_two_tasks(how):
+    "Other rows, splits, instructions or verifiers are another task: refused under the same name, and the first stays; without a name both are found."
+    first = task_from(ROWS, name='taken', replace=True)
+    with pytest.raises(ValueError, match="the name 'taken' is taken by a task with other content.*another name or none, or say replace=True") as e: task_from(**how, name='taken')
+    assert '\n' not in str(e.value) and task('taken') is first
+    assert task_from(ROWS, name='taken') is task('taken')                          # the same content again is the same task
+    one, other = task_from(ROWS), task_from(**how)
+    assert one.name != other.name and task(one.name) is one and task(other.name) is other and task_of(other.parts['train'][0]) is other
+    assert task_from(**how, name='taken', replace=True) is task('taken')
+    for bad in ('', ' ', 3, ('a',)):
+        with pytest.raises(ValueError, match='wanted a text, or None'): task_from(**how, name=bad)
 
 
 def test_what_the_tiny_vocabulary_cannot_spell_is_said():
@@ -532,7 +590,7 @@ def test_what_the_tiny_vocabulary_cannot_spell_is_said():
 def test_the_data_set_for_trl_feeds_the_reward(chat):
     pytest.importorskip('datasets')
     from rl4llm.rewards.verifier import as_item, correct, items_dataset
-    for problems in ('countdown', task('sat'), task_from(ROWS, name='sums')):
+    for problems in ('countdown', task('sat'), task_from(ROWS, name='own-sums')):
         rows = items_dataset(problems, 4, seed=3, chat=chat)
         items = [as_item(text) for text in rows['item']]
         made = task(problems) if isinstance(problems, str) else problems
