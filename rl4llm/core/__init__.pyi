@@ -76,6 +76,7 @@ from .policy import check_model_folder as check_model_folder
 from .policy import decode as decode
 from .policy import decoder_of as decoder_of
 from .policy import encode_prompts as encode_prompts
+from .policy import end_token as end_token
 from .policy import has_fast_bf16 as has_fast_bf16
 from .policy import hidden_of as hidden_of
 from .policy import logprobs as logprobs
@@ -118,7 +119,9 @@ from .registry import vary as vary
 from .reward_calls import as_rewards as as_rewards
 from .reward_calls import call_reward as call_reward
 from .reward_calls import columns_for as columns_for
+from .reward_calls import finite_number as finite_number
 from .reward_calls import reward_name as reward_name
+from .reward_calls import shown as shown
 from .rollouts import ORIGINS as ORIGINS
 from .rollouts import Rollouts as Rollouts
 from .rollouts import check_drawn as check_drawn
@@ -161,11 +164,15 @@ from .settings_file import Settings as Settings
 from .settings_file import apply_settings as apply_settings
 from .settings_file import best_device as best_device
 from .settings_file import check_device as check_device
+from .settings_file import check_real as check_real
+from .settings_file import check_whole as check_whole
 from .settings_file import close_names as close_names
 from .settings_file import env_settings as env_settings
 from .settings_file import find_settings as find_settings
 from .settings_file import ini_sections as ini_sections
 from .settings_file import is_on as is_on
+from .settings_file import is_real as is_real
+from .settings_file import is_whole as is_whole
 from .settings_file import nearest as nearest
 from .settings_file import parse_key as parse_key
 from .settings_file import read_settings as read_settings

@@ -276,7 +276,7 @@ def reached_step(
     if metric not in metrics:
         raise ValueError(
             f"metrics have no column {metric!r}; they have {', '.join(metrics.columns)}.")
-    recorded = metrics.set_index('step')[metric]
+    recorded = metrics.set_index('step')[metric].astype(float)
     trail = recorded.rolling(min(smooth, len(metrics))).mean()
     reached = trail.index[trail >= level]
     return int(reached.min()) if len(reached) else None

@@ -26,9 +26,12 @@ from .checkpoints import save_checkpoint as save_checkpoint
 from .checkpoints import unpack_stages as unpack_stages
 from .evaluation import batches as batches
 from .evaluation import broken_weights as broken_weights
+from .evaluation import check_exam as check_exam
 from .evaluation import check_finite as check_finite
 from .evaluation import evaluate as evaluate
+from .evaluation import is_exam_of as is_exam_of
 from .evaluation import judge as judge
+from .evaluation import label_of as label_of
 from .loop import LARGEST_COPIED as LARGEST_COPIED
 from .loop import MACHINE as MACHINE
 from .loop import METRICS as METRICS
@@ -50,6 +53,7 @@ from .loop import diverged as diverged
 from .loop import finish as finish
 from .loop import guard as guard
 from .loop import how_to_go_on as how_to_go_on
+from .loop import judged as judged
 from .loop import keep_good as keep_good
 from .loop import last_checkpoint as last_checkpoint
 from .loop import metrics_of as metrics_of
@@ -69,6 +73,7 @@ from .loop import restore as restore
 from .loop import rewards_by_problem as rewards_by_problem
 from .loop import room_of as room_of
 from .loop import set_learning_rate as set_learning_rate
+from .loop import share_correct as share_correct
 from .loop import start as start
 from .loop import sums_of as sums_of
 from .loop import tell_machine as tell_machine

@@ -5,16 +5,16 @@
 # %% auto #0
 __all__ = ['MACHINE', 'LARGEST_COPIED', 'METRICS', 'TrainState', 'check_group_of_one', 'nothing_to_compare', 'check_stages',
            'config_of', 'code_digests', 'differences', 'check_same_run', 'recipe_differences', 'tell_machine',
-           'open_run', 'start', 'restore', 'check_rewards', 'collect', 'with_signals', 'room_of', 'TrainingDiverged',
-           'last_checkpoint', 'put_back', 'diverged', 'check_weights', 'keep_good', 'guard', 'microbatch_loss',
-           'sums_of', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update', 'update_memory',
-           'rewards_by_problem', 'metrics_of', 'metrics_of_updates', 'metrics_of_selection', 'own_rows',
-           'metrics_of_rows', 'policy_entropy', 'with_checkpoints', 'check_groups', 'train_step', 'check_steps',
-           'train', 'all_steps', 'written_status', 'how_to_go_on', 'finish']
+           'open_run', 'start', 'restore', 'check_rewards', 'judged', 'collect', 'with_signals', 'room_of',
+           'TrainingDiverged', 'last_checkpoint', 'put_back', 'diverged', 'check_weights', 'keep_good', 'guard',
+           'microbatch_loss', 'sums_of', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update',
+           'update_memory', 'rewards_by_problem', 'metrics_of', 'metrics_of_updates', 'metrics_of_selection',
+           'own_rows', 'metrics_of_rows', 'share_correct', 'policy_entropy', 'with_checkpoints', 'check_groups',
+           'train_step', 'check_steps', 'train', 'all_steps', 'written_status', 'how_to_go_on', 'finish']
 
 # %% ../../nbs/training/04_loop.ipynb #6b61d061
 import contextlib, hashlib, json, math, platform, sys, time, warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -32,9 +32,11 @@ from ..core.policy import Policy
 from ..core.registry import STAGE_FIELDS
 from ..core.registry import recipe as recipe_named
 from ..core.rollouts import check_drawn, check_problems, group_mean, rows_of
+from ..core.settings_file import is_real
 from ..core.signals import (add_signals, greedy_rewards, in_parts, knows_logp_old,
-                                 live_names, logp_old_of, needs_reference, scored)
+                                 live_names, logp_old_of, needs_reference, score, scored)
 from ..core.storage import pack, unpack, versions
+from ..rewards.verifier import correct
 from ..tasks.protocol import task as task_named
 from .callbacks import Checkpoint, check_callbacks, run_callbacks
 from .checkpoints import (latest_checkpoint, list_checkpoints, read_checkpoint,
@@ -250,6 +252,20 @@ def check_rewards(state: TrainState, rollouts) -> None:
         "least one of them.")
 
 
+def judged(rollouts, reward):
+    """`rollouts` with the task's own verdicts, 1 or 0, as their component 'correct'.
+
+    They are there already if `reward` is the verifier's. Problems that belong to no task have none.
+    """
+    inner = getattr(reward.call, 'func', reward.call)
+    belong = all(hasattr(item, 'task') for item in rollouts.items)
+    if inner is correct or not belong: return rollouts
+    items = [rollouts.items[i] for i in rollouts.prompt.tolist()]
+    verdicts = score(correct, items, list(rollouts.texts), item=items)
+    components = {**rollouts.components, 'correct': verdicts.to(rollouts.tokens.device)}
+    return replace(rollouts, components=components)
+
+
 def collect(state: TrainState):
     "Sample problems and responses for this step and score them: `Rollouts` with rewards."
     recipe = state.recipe
@@ -262,7 +278,7 @@ def collect(state: TrainState):
     rollouts = stages.sampler(policy, items, recipe.group, seed=int(seed_of(2)),
                               temperature=recipe.temperature, **room_of(recipe))
     rollouts = check_drawn(rollouts, items, stages.sampler.name)
-    rollouts = scored(policy, rollouts, stages.reward)
+    rollouts = judged(scored(policy, rollouts, stages.reward), stages.reward)
     check_rewards(state, rollouts)
     return with_signals(state, rollouts, stages.needed_first)
 
@@ -477,7 +493,7 @@ def rewards_by_problem(rollouts) -> dict:
 METRICS = {
     'step': 'number of the step, from 0',
     'reward': "mean reward of the policy's own rows",
-    'accuracy': 'share of them that the verifier calls right (the reward where it has no say)',
+    'accuracy': "share of them that the task's verifier calls right, whatever the reward",
     'entropy': "mean of -log p of the sampled tokens under the sampler: its temperature counts",
     'policy_entropy': "mean exact entropy (nats) of the policy's next token, at temperature 1",
     'length': 'mean tokens of a response',
@@ -550,12 +566,17 @@ def own_rows(rollouts):
 def metrics_of_rows(rollouts) -> dict:
     "Metrics of the responses themselves: of the policy's own rows, unless there are none."
     own = own_rows(rollouts)
-    correct = own.components.get('correct', own.rewards)
-    found = dict(reward=own.rewards.nanmean(), accuracy=correct.nanmean())
-    found['entropy'] = -masked_mean(own.logp_behave, own.mask)
     lengths = own.mask.sum(1).float()
+    found = dict(reward=own.rewards.nanmean(), accuracy=share_correct(own))
+    found['entropy'] = -masked_mean(own.logp_behave, own.mask)
     found.update(length=lengths.mean(), finished=own.finished.float().mean())
-    return {name: float(value) for name, value in found.items()}
+    return {name: None if value is None else float(value) for name, value in found.items()}
+
+
+def share_correct(rollouts) -> Tensor | None:
+    "Share of the judged rows that are correct; None if no row was judged."
+    verdicts = rollouts.components.get('correct', rollouts.rewards[:0])
+    return None if verdicts.isnan().all() else verdicts.nanmean()
 
 # %% ../../nbs/training/04_loop.ipynb #b5ff4d37
 _ENTROPY_ROWS = 32
@@ -645,6 +666,8 @@ def train(policy, task, recipe, *, steps: int, seed: int = 0, callbacks=(), path
         raise ValueError(f"steps is {steps!r}, wanted a whole number of at least 1.")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}, wanted a whole number from 0.")
+    if limit != math.inf and not (is_real(limit) and limit > 0):
+        raise ValueError(f"limit is {limit!r}, wanted a number above 0.")
     callbacks = list(callbacks)
     check_callbacks(callbacks)
     with locked(path):

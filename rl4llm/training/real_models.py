@@ -13,7 +13,7 @@ import torch
 
 # %% ../../nbs/training/06_real_models.ipynb #468a7615
 from ..core.pipeline import build_stages, row_parts
-from ..core.policy import Policy
+from ..core.policy import Policy, end_token
 from ..core.registry import STAGE_FIELDS, Recipe, recipe, use
 from ..core.sampling import ROOM
 
@@ -25,9 +25,7 @@ def real_policy(name: str, *, device: str = 'cpu', dtype=None):
     Raises FileNotFoundError if it cannot be had, ValueError if it has no end token.
     """
     policy = Policy.load(name, device=device, dtype=dtype or torch.float32)
-    if policy.eos is None:
-        raise ValueError(f"the tokenizer of {name} has no end-of-text token, so no response "
-                         "could end: set tokenizer.eos_token.")
+    end_token(policy)
     return policy
 
 # %% ../../nbs/training/06_real_models.ipynb #82ae6d9c
