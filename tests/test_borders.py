@@ -1,11 +1,14 @@
 """What foreign code may do at the borders of recipes, stages and runs, and what is said to it: a stage of somebody's own in any form, a name that is misspelt, a file that was changed by hand."""
-import dataclasses, itertools
+import dataclasses, itertools, json, shutil
 import pytest, torch
 
 from conftest import noisy
 from rl4llm.core.pipeline import GIVEN, BY_KEYWORD, parts_of, ready
 from rl4llm.core.registry import KINDS, recipe, stages, use
+from rl4llm.training.callbacks import Checkpoint
+from rl4llm.training.checkpoints import latest_checkpoint, read_checkpoint, unpack_stages
 from rl4llm.training.loop import train
+from rl4llm.training.records import Run
 from test_contracts import GROUP, batch, fn_of, over, problems, rewards_of, signals, small_policy as random_policy, some_rollouts
 
 
@@ -153,3 +156,72 @@ def test_a_loss_without_a_gradient_is_named(change, small_policy, easy):
 def test_a_curriculum_without_problems_is_refused(small_policy, easy):
     def own(task): return task
     assert 'the curriculum own has no method sample(count, *, seed)' in said(lambda: train(small_policy, easy, recipe('grpo', curriculum=own), steps=1))
+
+
+# what lies in the folder of a run
+
+def stored(folder, policy, task, *, steps=3, **changes):
+    "A short run with a checkpoint at every step, the first of which stays; and how to train on."
+    small = recipe('grpo', reward=use(noisy), sampler=use('sample', max_new_tokens=3), prompts=2, group=2, advantage='reinforce', **changes)
+    start = policy.clone()
+    run = train(start, task, small, steps=steps, path=folder, callbacks=[Checkpoint(every=1)])
+    return run, lambda steps=steps: train(policy.clone(), task, small, steps=steps, path=folder, callbacks=[Checkpoint(every=1)])
+
+
+def without_times(rows): return [{k: v for k, v in row.items() if not k.startswith('seconds')} for row in rows]
+
+
+WRONG = {'step': [None, '3', 2, True, -1], 'sha256': [None, 5], 'stages': [None, [], {'curriculum': 3}], 'run': [None, 'mine'], 'metrics': [{}, [1], [{'reward': 1}], [{'step': '0'}], [{'step': True}]]}
+
+
+def test_every_field_of_a_state_is_looked_at(tmp_path, small_policy, easy):
+    stored(tmp_path, small_policy, easy)
+    file = tmp_path / 'checkpoints' / '00000003' / 'state.json'
+    good = json.loads(file.read_text())
+    assert set(good) == set(WRONG), "a field is written that nobody looks at"
+    for field, values in WRONG.items():
+        for value in [*values, 'missing'] if field in ('step', 'sha256', 'stages') else values:
+            file.write_text(json.dumps({k: v for k, v in {**good, field: value}.items() if v != 'missing'}))
+            text = said(lambda: read_checkpoint(file.parent), ValueError)
+            assert f'00000003/state.json: {field} ' in text and 'wanted' in text
+            with pytest.warns(UserWarning, match=f'{field} .*using the one before it'): assert latest_checkpoint(tmp_path / 'checkpoints')[0]['step'] == 2
+    file.write_text('[]')
+    assert 'state.json holds a list' in said(lambda: read_checkpoint(file.parent), ValueError)
+
+
+def test_the_state_of_a_stage_that_does_not_fit_is_named():
+    class counting:
+        def state_dict(self): return {}
+        def load_state_dict(self, state): self.seen = state['seen']
+    assert 'no state of the curriculum' in said(lambda: unpack_stages(dict(curriculum=counting()), {}, {}), ValueError)
+    assert 'of the curriculum does not fit counting' in said(lambda: unpack_stages(dict(curriculum=counting()), dict(curriculum={}), {}), ValueError)
+
+
+def test_rows_are_kept_when_checkpoints_are_gone(tmp_path, small_policy, easy):
+    run, again = stored(tmp_path, small_policy, easy)
+    before = (tmp_path / 'metrics.jsonl').read_text()
+    shutil.rmtree(tmp_path / 'checkpoints')
+    with pytest.warns(UserWarning, match='metrics of 3 steps, but no checkpoint.*replaced.jsonl'): new = again()
+    assert (tmp_path / 'replaced.jsonl').read_text() == before and without_times(new.rows) == without_times(run.rows)
+
+
+def test_rows_without_a_run_are_not_written_over(tmp_path, small_policy, easy):
+    _, again = stored(tmp_path, small_policy, easy)
+    shutil.rmtree(tmp_path / 'checkpoints')
+    (tmp_path / 'run.json').unlink()
+    before = (tmp_path / 'metrics.jsonl').read_text()
+    assert 'metrics of 3 steps and 0 evaluations, but no run.json' in said(again, ValueError)
+    assert (tmp_path / 'metrics.jsonl').read_text() == before and not (tmp_path / 'run.json').exists()
+
+
+def test_metrics_of_another_run_are_refused(tmp_path, small_policy, easy):
+    run, again = stored(tmp_path / 'mine', small_policy, easy)
+    stored(tmp_path / 'other', small_policy, easy, lr=1e-2, temperature=2.0)
+    shutil.copy(tmp_path / 'other' / 'metrics.jsonl', tmp_path / 'mine')
+    before = (tmp_path / 'mine' / 'metrics.jsonl').read_text()
+    for call in (again, lambda: Run.load(tmp_path / 'mine')):
+        text = said(call, ValueError)
+        assert 'metrics.jsonl is of another run than the checkpoints' in text and 'up to step 2' in text
+    assert (tmp_path / 'mine' / 'metrics.jsonl').read_text() == before
+    (tmp_path / 'mine' / 'metrics.jsonl').unlink()
+    with pytest.warns(UserWarning, match='nothing is lost'): assert without_times(again(4).rows)[:3] == without_times(run.rows)
