@@ -189,6 +189,21 @@ def test_every_field_of_a_state_is_looked_at(tmp_path, small_policy, easy):
     assert 'state.json holds a list' in said(lambda: read_checkpoint(file.parent), ValueError)
 
 
+WRONG_RUN = {'recipe': [None, 'grpo', {}, {'name': 3}], 'task': [None, 3], 'model': [None, 3], 'seed': [None, '0', True], 'steps': [None, '3', True], 'seconds': [None, '3']}
+
+
+def test_every_field_of_a_run_that_is_read_is_looked_at(tmp_path, small_policy, easy):
+    _, again = stored(tmp_path, small_policy, easy, steps=1)
+    file = tmp_path / 'run.json'
+    good = json.loads(file.read_text())
+    for field, values in WRONG_RUN.items():
+        for value in [*values, 'missing'] if field not in ('steps', 'seconds') else values:
+            file.write_text(json.dumps({k: v for k, v in {**good, field: value}.items() if v != 'missing'}))
+            for call in (again, lambda: Run.load(tmp_path)): assert f'run.json: {field} is ' in said(call, ValueError)
+    file.write_text('[]')
+    assert 'run.json holds a list' in said(again, ValueError)
+
+
 def test_the_state_of_a_stage_that_does_not_fit_is_named():
     class counting:
         def state_dict(self): return {}
