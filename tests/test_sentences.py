@@ -56,7 +56,7 @@ def broken_run(folder):
 
 
 def broken_evaluation(folder):
-    (folder / 'run.json').write_text('{}')
+    (folder / 'run.json').write_text(json.dumps(dict(recipe=dict(name='grpo'), task='countdown', model='tiny', seed=0)))
     (folder / 'evaluations').mkdir()
     (folder / 'evaluations' / '00000003.json').write_text('[1, 2')
     from rl4llm.training.records import load_run

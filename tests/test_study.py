@@ -98,7 +98,12 @@ def test_stored_runs_can_be_compared_by_level():
 
 def test_unknown_studies_are_answered_with_what_there_is():
     with pytest.raises(KeyError, match='negative_reinforcement'): study_named('nonsense')
-    with pytest.raises(FileNotFoundError, match='rl4llm study nonsense'): load_study('nonsense')
+    with pytest.raises(KeyError, match='negative_reinforcement'): load_study('nonsense')
+
+
+def test_a_study_without_stored_results_says_what_makes_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(studies, 'ASSETS', tmp_path)
+    with pytest.raises(FileNotFoundError, match='rl4llm study lite_ppo'): load_study('lite_ppo')
 
 
 def test_every_stored_study_is_defined_and_nothing_need_be_imported_for_it():
