@@ -209,6 +209,26 @@ def test_early_stop_and_evaluations(small_policy, easy, lively):
     assert len(run.rows) == 3 and sorted(run.evaluations) == [0, 2, 3]
 
 
+def test_a_row_of_metrics_and_the_evaluation_of_its_step_are_of_one_policy(small_policy, easy, lively):
+    "Row s is drawn by the policy after s updates, which is the one that is evaluated at step s: what is read at equal reward rests on it."
+    from rl4llm.training.loop import metrics_of_rows
+    seen, drawn = {}, {}
+
+    class watch:
+        def on_start(self, state): seen[state.step] = state.policy.clone()
+        def on_step(self, state, row):
+            seen[state.step] = state.policy.clone()
+            drawn[row['step']] = state.rollouts
+
+    run = train(small_policy, easy, lively.but(lr=1e-2, reward=use(noisy)), steps=3, callbacks=[watch(), Evaluate(easy.sample(2, seed=0, split='test'), samples=4, every=1)])
+    assert sorted(run.evaluations) == sorted(seen) == [0, 1, 2, 3] and run.metrics['step'].tolist() == sorted(drawn) == [0, 1, 2]
+    for step, r in drawn.items():
+        logp = {at: policy.statistics(r, ("logp",))["logp"] for at, policy in seen.items()}
+        same = [at for at, found in logp.items() if torch.allclose(found[r.mask], r.logp_behave[r.mask], atol=1e-4)]
+        assert same == [step]
+        assert run.metrics['entropy'][step] == pytest.approx(metrics_of_rows(r)['entropy'])
+
+
 @pytest.mark.parametrize('whole', [False, True])
 @pytest.mark.parametrize('mixed', [False, True])
 def test_parts_cover_all_rows_once(whole, mixed):
