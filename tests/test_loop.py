@@ -298,6 +298,26 @@ def test_the_policy_s_own_entropy_does_not_depend_on_the_sampler(tiny_folder, ea
     assert max(own) - min(own) < 0.05 < max(drawn) - min(drawn)
 
 
+def test_the_policy_s_own_entropy_is_at_temperature_one():
+    "Row by row without padding, from the logits of the model: at the tokens that a warm sampler drew, the entropy of the policy as it is and not as it was warmed."
+    from types import SimpleNamespace
+    from rl4llm.core.policy import Policy
+    from rl4llm.tasks import task
+    from rl4llm.training.loop import policy_entropy
+    policy = Policy.load('tiny', bf16=False)
+    r = policy.sample(task('countdown', level='easy').sample(4, seed=0), 4, seed=0, temperature=1.6)
+    def entropy(temperature):
+        found = []
+        for row in range(len(r)):
+            prompt = r.prompt_ids[r.prompt[row]][r.prompt_mask[r.prompt[row]]]
+            said = r.tokens[row][r.mask[row]]
+            with torch.no_grad(): logits = policy.model(torch.cat([prompt, said])[None]).logits[0, len(prompt) - 1:-1].double() / temperature
+            found.append(torch.distributions.Categorical(logits=logits).entropy())
+        return float(torch.cat(found).mean())
+    assert r.temperature == 1.6 and entropy(1.6) > entropy(1.0) + 0.1
+    assert policy_entropy(SimpleNamespace(policy=policy, recipe=recipe('grpo', temperature=1.6)), r) == pytest.approx(entropy(1.0), abs=1e-4)
+
+
 def test_what_is_cut_off_is_what_ppo_clips():
     from rl4llm.core.pipeline import Batch, cut_tokens
     from rl4llm.core.rollouts import make_rollouts
