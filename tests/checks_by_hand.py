@@ -10,8 +10,10 @@ from rl4llm.analysis import pass_at_k
 from rl4llm.core.numerics import entropy_of, keyed_uniform, kl_estimate
 from rl4llm.core.policy import _whole_logits
 from rl4llm.core.registry import recipe, use
+from rl4llm.core.rollouts import share_count
 from rl4llm.engine.llama import response_hidden, weights_of
 from rl4llm.objectives import aggregate, gmpo, gspo, gspo_token, ppo_clip
+from rl4llm.objectives.outcome_limit import verdict_weights
 from rl4llm.oracle.decisions import exact_pass_at_k_gradient
 from rl4llm.oracle.estimators import check
 from rl4llm.oracle.tabular import TokenTree, exact_entropy, exact_gradient, random_logits
@@ -51,6 +53,28 @@ def check_unscored_rows():
     r, group = double([1, 0, NAN, 0, 1, 1]), torch.tensor([0, 0, 0, 1, 1, 1])
     near(rloo(r, group), [1, -1, 0, -1, 0.5, 0.5])
     near(grpo(r, group, eps=0.0)[:3], [math.sqrt(0.5), -math.sqrt(0.5), 0])
+
+
+def check_top_quarter():
+    "OREAL's other weighting, token by token: a quarter of a row, rounded up, where it agrees most with its verdict, from 0 at the least of them to 1."
+    p = torch.rand(9, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mask, right = torch.arange(9) < torch.arange(1, 10)[:, None], torch.arange(9) % 2 == 0
+    mask[8, 3] = False                                     # a hole: eight tokens left
+    wanted = torch.zeros_like(p)
+    for row, (count, kept) in enumerate(zip(range(1, 10), (1, 1, 1, 1, 2, 2, 2, 2, 2))):
+        agree = {t: float(p[row, t] if right[row] else 1 - p[row, t]) for t in range(count) if mask[row, t]}
+        best = sorted(agree, key=agree.get)[-kept:]
+        low, high = agree[best[0]], agree[best[-1]]
+        for t in best: wanted[row, t] = (agree[t] - low) / (high - low) if high > low else 1
+    near(verdict_weights(p, right, mask, how='top'), wanted)
+
+
+def check_shares_are_rounded_up():
+    "As by fractions, which have no rounding error: in single precision 0.3 of 50 would be 16."
+    lengths = torch.arange(0, 121)
+    mask = torch.arange(120) < lengths[:, None]
+    for percent in range(1, 101):
+        assert share_count(mask, percent / 100)[:, 0].tolist() == [-(-percent * n // 100) for n in lengths.tolist()]
 
 
 # -- losses

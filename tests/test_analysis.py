@@ -263,10 +263,31 @@ def test_distinct_solutions_by_enumeration(answers, data):
     assert distinct_solutions(answers, correct) == len(set(answers) - {'wrong', None})
 
 
+@pytest.mark.parametrize('smooth', [1, 2, 9, 10])
+@pytest.mark.parametrize('every', [1, 5])
+def test_a_level_is_read_where_the_curve_is_there(smooth, every):
+    "A straight line a + b s is at a level at (level - a) / b whatever the window, also when it falls; a jump is read half-way across, and a level never reached is None."
+    step = np.arange(3, 3 + 60*every, every)
+    table = pd.DataFrame(dict(step=step, accuracy=.1 + .01*step, entropy=9 - .01*step, jump=np.where(step >= step[30], 1., 0.)))
+    for level in (.1 + .01*(step[6] + .3), .1 + .01*(step[40] - .9)):
+        assert reached_step(table, level, smooth=smooth) == pytest.approx((level - .1)/.01)
+    assert reached_step(table, .5, metric='jump', smooth=smooth) == pytest.approx((step[29] + step[30])/2)
+    assert reached_step(table, 99., smooth=smooth) is None and reached_step(table, -99., smooth=smooth) == pytest.approx(step[:smooth].mean())
+    fallen = entropy_trend(table, smooth=smooth, collapse=.99)
+    assert fallen['collapse_step'] == pytest.approx((9 - .99*fallen['start'])/.01) and math.isnan(fallen['half_step'])
+    assert [reached_step(table.head(n), -99., smooth=10) for n in (1, 4)] == pytest.approx([step[0], step[:4].mean()])
+
+
+def test_a_step_without_the_metric_is_read_across():
+    table = pd.DataFrame(dict(step=range(30), accuracy=np.arange(30.)))
+    table.loc[12, 'accuracy'] = np.nan
+    assert reached_step(table, 12., smooth=3) == pytest.approx(12)
+
+
 def test_entropy_trend():
     metrics = pd.DataFrame({'step': [0, 10, 20], 'entropy': [1., .4, .4]})
     trend = entropy_trend(metrics, smooth=1)
-    assert trend['half_step'] == 10 and math.isnan(trend['collapse_step']) and trend['kept'] == pytest.approx(.4) and math.isnan(trend['gain_per_nat'])
+    assert trend['half_step'] == pytest.approx(10 * 5/6) and math.isnan(trend['collapse_step']) and trend['kept'] == pytest.approx(.4) and math.isnan(trend['gain_per_nat'])
     assert entropy_table([SimpleNamespace(method='a', seed=1, metrics=metrics)]).index.tolist() == [('a', 1)]
 
 
@@ -551,7 +572,7 @@ def test_saved_runs_compare(tmp_path):
         for e in made_up_run('grpo', seed).evaluations.values(): run.add(Evaluation(e.step, 'demo', e.keys, e.num_samples, e.num_correct, e.seed, 'tiny'))
         runs.append(run)
     memory, disk = compare(runs), compare([load_run(run.path) for run in runs])
-    assert memory.table.equals(disk.table) and list(disk.counts) == ['base', 'grpo'] and compare(runs, at_reward=.35).steps['evaluated'].tolist() == [20, 20]
+    assert memory.table.equals(disk.table) and list(disk.counts) == ['base', 'grpo'] and compare(runs, at_reward=.35).steps['evaluated'].tolist() == [10, 10]
 
 
 def test_more_refusals():
@@ -572,7 +593,7 @@ def test_equal_reward():
     reached = reached_step(runs[0].metrics, .35)
     c = compare(runs, at_reward=.35)
     assert c.missing == ('rloo (seed 0)',) and c.steps['reached'][0] == reached and 'never reached it: rloo (seed 0)' in repr(c)
-    assert c.steps['evaluated'].tolist() == [20, 20] and c.steps['later'].tolist() == [30 if r > 20 else 20 for r in c.steps['reached']]
+    assert [c.steps['evaluated'].tolist(), c.steps['later'].tolist()] == [[r // 10 * 10 for r in c.steps['reached']], [-(-r // 10) * 10 for r in c.steps['reached']]]
     for seed, (run, row) in enumerate(zip(runs, c.steps.itertuples())):           # read between the two evaluations, problem by problem
         ends = [run.evaluations[step].num_correct / run.evaluations[step].num_samples for step in (row.evaluated, row.later)]
         assert 0 <= row.share < 1 and np.allclose(c.values('grpo', [1])[seed, :, 0], (1 - row.share) * ends[0] + row.share * ends[1])
@@ -589,21 +610,22 @@ def test_progress_between_two_evaluations_by_hand(values, steps, share):
     assert progress_share(pd.DataFrame(dict(step=range(5), x=np.array(values, float))), 'x', steps) == pytest.approx(share)
 
 
+@pytest.mark.parametrize('smooth', [1, 10])
 @pytest.mark.parametrize('gap', [5, 10, 30])
-def test_at_equal_reward_pass_at_1_is_the_same_however_rare_the_evaluations(gap):
-    "Accuracy is pass@1 here: read at an accuracy of 0.5, each run has a pass@1 of 0.5, fast or slow."
+def test_at_equal_reward_pass_at_1_is_the_same_however_rare_the_evaluations(gap, smooth):
+    "Accuracy is pass@1 here: read at an accuracy of 0.5, each run has a pass@1 of 0.5, fast or slow, with a mean over one step or over ten."
     def run(seed, pace):
         step = np.arange(1, 61)
         p = lambda s: .2 + .6 * (1 - np.exp(-np.asarray(s) / pace))
         e = {s: made_up_evaluation(np.full(40, p(s)), step=s, n=1000, counts=np.full(40, round(1000 * p(s)))) for s in range(0, 61, gap)}
         return made_up_run(f'pace {pace}', seed, evaluations=e, base=e[0], final=e[60], metrics=pd.DataFrame(dict(step=step, accuracy=p(step))))
-    c = compare([run(0, 15), run(0, 40)], at_reward=.5, smooth=1)
+    c = compare([run(0, 15), run(0, 40)], at_reward=.5, smooth=smooth)
     assert [c.values(m, [1]).mean() for m in ('pace 15', 'pace 40')] == pytest.approx([.5, .5], abs=.03)
 
 
 def test_reached_step():
     metrics = pd.DataFrame({'step': [5, 10, 15, 20], 'accuracy': [.1, .9, .1, .9]})
-    assert reached_step(metrics, .5, smooth=2) == 10 and reached_step(metrics, .6, smooth=2) is None and reached_step(metrics, .8, smooth=1) == 10
+    assert reached_step(metrics, .5, smooth=2) == 7.5 and reached_step(metrics, .6, smooth=2) is None and reached_step(metrics, .8, smooth=1) == pytest.approx(9.375)
 
 
 # ---- forks ----

@@ -1,6 +1,7 @@
 """Claims are well formed, their stored runs belong to the present code, verdicts follow the rule, and a new seed lands where the stored ones say."""
 import dataclasses
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from typer.testing import CliRunner
@@ -88,7 +89,18 @@ def test_a_training_metric_is_the_mean_of_ten_steps():
     run = _runs_of(dict(a={0: 1}))[0]
     run.metrics['entropy'] = np.arange(12.)
     assert metric_at(run, 'entropy') == np.arange(2., 12).mean() and np.isnan(metric_at(run, 'entropy', 2.))
-    assert metric_at(run, 'entropy', 6.5 / 12) == np.arange(1., 11).mean()       # rewards of steps 2 to 11 have this mean: read up to step 11
+    assert metric_at(run, 'entropy', 6.5 / 12) == pytest.approx(np.arange(2., 12).mean())       # rewards of steps 2 to 11 have this mean: those very steps are read
+
+
+@pytest.mark.parametrize('level', [.02, .1, .37, .5])
+def test_at_a_training_reward_the_reward_is_that_reward(level):
+    "Whatever a metric is of the reward in a straight line, it is that of the level, for a fast and for a slow run."
+    for pace in (15, 40):
+        reward = .9*(1 - np.exp(-np.arange(80)/pace)) + .05*np.random.default_rng(0).normal(size=80)
+        run = _runs_of(dict(a={0: 1}))[0]
+        run.metrics = pd.DataFrame(dict(step=range(80), reward=reward, entropy=3 - 2*reward))
+        reached = max(level, run.metrics['reward'].head(10).mean())                       # not before the first ten steps
+        assert [metric_at(run, name, level) for name in ('reward', 'entropy')] == pytest.approx([reached, 3 - 2*reached])
 
 
 def test_equal_progress_by_hand():

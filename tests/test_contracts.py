@@ -68,6 +68,13 @@ def problems():
     return tuple(task('countdown', level='easy').sample(2, seed=5) + task('countdown').sample(4, seed=5))
 
 
+@cache
+def in_pairs():
+    "The six problems, marked as three pairs, one of them with the easy one first: what knows of pairs is tested on pairs."
+    from rl4llm.advantages.pairs import marked
+    return tuple(marked(problem, i // 2, i in (0, 3, 4)) for i, problem in enumerate(problems()))
+
+
 def noise(name, seed):
     "A generator of its own for every name, so that one signal does not depend on which others are asked for."
     return torch.Generator().manual_seed(zlib.crc32(name.encode()) + seed)
@@ -86,7 +93,7 @@ def some_rollouts(dtype=torch.float32, *, rewards=None, group=GROUP, seed=7, **f
     logp = lambda: -torch.rand(N, T, generator=g, dtype=dtype).mul(3).masked_fill(~MASK, 0)
     return make_rollouts(prompt_ids=ids, prompt_mask=seen, tokens=tokens, prompt=GROUP, group=group, mask=MASK, finished=finished, rewards=rewards, components=dict(correct=rewards),
                          logp_behave=logp(), logp_old=logp(), loss_weight=torch.ones(N, T, dtype=dtype), seg=torch.where(MASK, torch.arange(T) // 2, -1), origin=ORIGIN, sampled=MASK & (ORIGIN == 0)[:, None],
-                         items=problems(), texts=decode(policy, tokens, MASK), **fields)
+                         items=in_pairs(), texts=decode(policy, tokens, MASK), **fields)
 
 
 def of_statistic(name, r, dtype, seed):
@@ -488,7 +495,7 @@ def test_curriculum(info):
     first = made.sample(6, seed=3)
     assert len(first) == 6 and all(isinstance(i, Item) for i in first) and first == twin.sample(6, seed=3) != twin.sample(6, seed=4)
     assert {split_of(i.key) for i in first} == {'train'}
-    made.update({'step': 1, 'items': tuple(first), 'rewards': [0., 1.] * 3})
+    made.update({'step': 1, 'items': tuple(first), 'rewards': [0., 1.] * 3, 'scored': [8] * 6})
     through_a_file(made, twin)
     assert made.sample(6, seed=9) == twin.sample(6, seed=9)
 

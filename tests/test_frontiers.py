@@ -62,6 +62,78 @@ def test_the_interval_is_that_of_the_formula_where_there_is_one():
     assert again == frontier_interval([path], [.1], [other]) and again.low != elsewhere.low and again.mean == elsewhere.mean
 
 
+def some_paths(method, points, *, seeds=5, problems=12, seed=0):
+    "Wandering paths of one method, one for each number of points, with a base of their own problems."
+    rng = np.random.default_rng((seed, len(method)))
+    base = np.random.default_rng(99).uniform(.1, .3, size=(1, 1, problems))
+    made = []
+    for number, count in enumerate(points):
+        steps = rng.normal(.06, .05, size=(count, seeds, problems)).cumsum(0)
+        moved = rng.normal(-.02, .05, size=(count, seeds, problems)).cumsum(0)
+        start = np.broadcast_to(base, (1, seeds, problems))
+        made.append(Path(method, f'lr {number}', tuple(range(count + 1)), np.concatenate([start, start + steps]), np.concatenate([start + .5, start + .5 + moved])))
+    return made
+
+
+def read_by_hand(paths, gain, seeds, problems):
+    "The frontier at one gain, of these seeds and problems (with repeats), segment by segment."
+    found = []
+    for path in paths:
+        first, reach = ([float(np.mean([[point[s][p] for p in problems] for s in seeds])) for point in part] for part in (path.first, path.reach))
+        for i in range(len(first) - 1):
+            low, high = first[i] - first[0], first[i + 1] - first[0]
+            if high < gain: continue
+            found.append(float(np.interp(gain, [low, high], [reach[i] - reach[0], reach[i + 1] - reach[0]])))
+            break
+    return max(found) if found else np.nan
+
+
+def test_the_band_is_that_of_a_slow_reading_of_the_same_copies():
+    "Copy by copy with loops: interpolation, the best path, the variance over copies times S / (S - 1), and each with the t quantile of its own degrees of freedom."
+    one, other, gains, copies = some_paths('a', (2, 3)), some_paths('bb', (3, 4)), [.05, .1], 40
+    rng = np.random.default_rng(0)
+    draws = [rng.multinomial(size, [1 / size] * size, size=copies) for size in (12, 5, 5)]
+    problems, seeds, seconds = ([np.repeat(np.arange(len(row)), row) for row in drawn] for drawn in draws)
+    every, all_seeds = range(12), range(5)
+    found = frontier_interval(one, gains, other, resamples=copies)
+    for i, gain in enumerate(gains):
+        gap = lambda p: read_by_hand(one, gain, all_seeds, p) - read_by_hand(other, gain, all_seeds, p)
+        moved = [[gap(p) for p in problems], [read_by_hand(one, gain, s, every) for s in seeds], [read_by_hand(other, gain, s, every) for s in seconds]]
+        assert np.isfinite(moved).all()
+        half = np.sqrt(sum(stats.t.ppf(.975, size - 1)**2 * np.var(m) * size / (size - 1) for m, size in zip(moved, (12, 5, 5))))
+        assert [found.mean[i], found.low[i], found.high[i]] == pytest.approx([gap(every), gap(every) - half, gap(every) + half])
+        assert (found.p[i] < .05) == (abs(gap(every)) > half)
+
+
+def test_corrected_words_by_a_slow_rule():
+    "Holm as it is told: the smallest p times the number of hypotheses, the next times one less, never falling; a pair dominates if all that can be told is higher."
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        p = np.where(rng.uniform(size=5) < .2, np.nan, rng.uniform(0, .05, size=5))
+        rows = [dict(difference=d, p=x, seeds=5) for d, x in zip(rng.choice([-1., 1.], p=[.2, .8], size=5), p)]
+        known = sorted(x for x in p if x == x)
+        least, corrected = 0., {}
+        for i, x in enumerate(known):
+            least = max(least, min(1, x * (len(known) - i)))
+            corrected[x] = least
+        words = ['cannot be told' if x != x else 'no difference shown' if corrected[x] >= .05 else 'higher' if row['difference'] > 0 else 'lower' for x, row in zip(p, rows)]
+        table = frontiers._judged(rows)
+        assert table['verdict'].tolist() == words and table['p_holm'].dropna().tolist() == pytest.approx([corrected[x] for x in p if x == x])
+        told = {w for w in words if w != 'cannot be told'}
+        wanted = {frozenset(): 'cannot be told', frozenset(['higher']): 'dominates', frozenset(['lower']): 'is dominated', frozenset(['no difference shown']): 'no difference shown'}
+        assert dominance(words) == wanted.get(frozenset(told), 'crosses' if {'higher', 'lower'} <= told else 'higher in part' if 'higher' in told else 'lower in part')
+
+
+def test_seeds_of_a_method_are_in_step_over_its_step_sizes():
+    "They are redrawn as one: the order in which runs were stored changes nothing, and a missing one is refused."
+    runs = studies.study_runs(made_up_study(), exam='path')
+    shuffled = [runs[i] for i in np.random.default_rng(0).permutation(len(runs))]
+    by_name = lambda paths: {(path.method, path.name): path for path in paths}
+    one, other = by_name(paths_on_the_way(runs, 4)), by_name(paths_on_the_way(shuffled, 4))
+    assert all(np.allclose(path.first.mean(2), other[name].first.mean(2)) and np.allclose(path.reach.mean(2), other[name].reach.mean(2)) for name, path in one.items())
+    with pytest.raises(ValueError, match='different seeds'): paths_on_the_way(runs[1:], 4)
+
+
 def test_problems_are_paired_and_must_be_the_same():
     rng = np.random.default_rng(0)
     hardness = .3 * rng.normal(size=60)

@@ -266,6 +266,26 @@ def test_early_stop_and_evaluations(small_policy, easy, lively):
     assert len(run.rows) == 3 and sorted(run.evaluations) == [0, 2, 3]
 
 
+def test_a_row_of_metrics_and_the_evaluation_of_its_step_are_of_one_policy(small_policy, easy, lively):
+    "Row s is drawn by the policy after s updates, which is the one that is evaluated at step s: what is read at equal reward rests on it."
+    from rl4llm.training.loop import metrics_of_rows
+    seen, drawn = {}, {}
+
+    class watch:
+        def on_start(self, state): seen[state.step] = state.policy.clone()
+        def on_step(self, state, row):
+            seen[state.step] = state.policy.clone()
+            drawn[row['step']] = state.rollouts
+
+    run = train(small_policy, easy, lively.but(lr=1e-2, reward=use(noisy)), steps=3, callbacks=[watch(), Evaluate(easy.sample(2, seed=0, split='test'), samples=4, every=1)])
+    assert sorted(run.evaluations) == sorted(seen) == [0, 1, 2, 3] and run.metrics['step'].tolist() == sorted(drawn) == [0, 1, 2]
+    for step, r in drawn.items():
+        logp = {at: policy.statistics(r, ("logp",))["logp"] for at, policy in seen.items()}
+        same = [at for at, found in logp.items() if torch.allclose(found[r.mask], r.logp_behave[r.mask], atol=1e-4)]
+        assert same == [step]
+        assert run.metrics['entropy'][step] == pytest.approx(metrics_of_rows(r)['entropy'])
+
+
 @pytest.mark.parametrize('whole', [False, True])
 @pytest.mark.parametrize('mixed', [False, True])
 def test_parts_cover_all_rows_once(whole, mixed):
@@ -374,6 +394,26 @@ def test_the_policy_s_own_entropy_does_not_depend_on_the_sampler(tiny_folder, ea
     own = [row['policy_entropy'] for row in found.values()]
     drawn = [row['entropy'] for row in found.values()]
     assert max(own) - min(own) < 0.05 < max(drawn) - min(drawn)
+
+
+def test_the_policy_s_own_entropy_is_at_temperature_one():
+    "Row by row without padding, from the logits of the model: at the tokens that a warm sampler drew, the entropy of the policy as it is and not as it was warmed."
+    from types import SimpleNamespace
+    from rl4llm.core.policy import Policy
+    from rl4llm.tasks import task
+    from rl4llm.training.loop import policy_entropy
+    policy = Policy.load('tiny', bf16=False)
+    r = policy.sample(task('countdown', level='easy').sample(4, seed=0), 4, seed=0, temperature=1.6)
+    def entropy(temperature):
+        found = []
+        for row in range(len(r)):
+            prompt = r.prompt_ids[r.prompt[row]][r.prompt_mask[r.prompt[row]]]
+            said = r.tokens[row][r.mask[row]]
+            with torch.no_grad(): logits = policy.model(torch.cat([prompt, said])[None]).logits[0, len(prompt) - 1:-1].double() / temperature
+            found.append(torch.distributions.Categorical(logits=logits).entropy())
+        return float(torch.cat(found).mean())
+    assert r.temperature == 1.6 and entropy(1.6) > entropy(1.0) + 0.1
+    assert policy_entropy(SimpleNamespace(policy=policy, recipe=recipe('grpo', temperature=1.6)), r) == pytest.approx(entropy(1.0), abs=1e-4)
 
 
 def test_what_is_cut_off_is_what_ppo_clips():

@@ -65,7 +65,7 @@ def foreign_policy():
 
 BROKEN = {
     'handful': {'a count below 1': curriculum(count=0), 'no problems': curriculum(problems=[])},
-    'prompt_pairs': {'`measured` holds no pair': curriculum(measured=[])}, 'uniform': {'an empty pool': curriculum(pool=[])},
+    'prompt_pairs': {'`measured` holds no pair': curriculum(measured=[], samples=8), 'comes without `samples`': curriculum(measured=[])}, 'uniform': {'an empty pool': curriculum(pool=[])},
     'lagged_top_p': {'bad settings': made_with(every=0), 'a model outside the Llama family': lambda info: sampled(policy=foreign_policy())(info)},
     'logged_sample': {'fewer than one batch': made_with(batches=0)}, 'stale_sample': {'a negative lag': made_with(lag=-1)},
     'rehearse_solved': {'`tries` below 1': made_with(tries=0), '`solved` outside (0, 1]': made_with(solved=0.), 'as `sample`': sampled([])},
@@ -162,12 +162,46 @@ def test_advantage_does_not_depend_on_the_place_of_a_prompt(made):
 
 
 def test_prices_belong_to_a_pair():
-    "The price of a wrong answer goes by the place in a pair, and there is none before a pair is found."
-    from rl4llm.advantages.pairs import weighted_grpo
+    "The price of a wrong answer goes by the mark that the curriculum put on its problem; without a mark there is none, whatever the batch looks like."
+    from rl4llm.advantages.pairs import marked, weighted_grpo
     r, (hard, easy, *others) = rewards_of(), problems()
-    def of(items): return weighted_grpo(r, GROUP, rollouts=dataclasses.replace(some_rollouts(torch.float64), items=tuple(items)), scale='none', easy=2.)
-    assert torch.equal(of(problems()), advantage(use('grpo'), r)) and not torch.allclose(of([hard, easy] * 3), of([easy, hard] * 2 + [hard, easy]))
-    assert not torch.equal(of([hard, easy] * 3), of(problems()))
+    price = dict(scale='none', hard=3., easy=2.)
+    def of(items): return weighted_grpo(r, GROUP, rollouts=dataclasses.replace(some_rollouts(torch.float64), items=tuple(items)), **price)
+    plain, pair = advantage(use('grpo'), r), [marked(hard, 0, True), marked(easy, 0, False)]
+    for unmarked in (problems(), [hard, easy] * 3, ()): assert torch.equal(of(unmarked), plain)
+    assert not torch.allclose(of(pair * 3), of(pair[::-1] * 3))
+    mixed, whole = of(pair + others), of(pair * 3)
+    is_marked = GROUP < 2
+    assert torch.equal(mixed[is_marked], whole[is_marked]) and torch.equal(mixed[~is_marked], plain[~is_marked])
+
+
+@pytest.mark.parametrize('name', ['paired', 'paired_scale', 'paired_pooled'])
+@pytest.mark.parametrize('items', [2, 4])
+def test_a_batch_of_two_problems_is_no_pair(name, items):
+    "Two prompts a step, as anybody may ask for: until the curriculum has found a pair, training is that of grpo, right or wrong."
+    from rl4llm.training.loop import train
+    one, other = (train(small_policy().clone(), task('countdown', level='easy'), recipe(made, prompts=items, group=4, max_new_tokens=4, reward='random_reward', **how), steps=1, seed=1)
+                  for made, how in ((name, dict(curriculum='uniform')), ('grpo', {})))
+    assert [one.metrics[c][0] for c in ('loss', 'grad_norm', 'reward')] == [other.metrics[c][0] for c in ('loss', 'grad_norm', 'reward')] and one.metrics['grad_norm'][0] > 0
+
+
+@pytest.mark.parametrize('group, worst', [(8, 6), (12, 10), (16, 14), (24, 22)])
+def test_a_brittle_problem_follows_the_size_of_the_group(group, worst):
+    "With groups of G an easy problem failed once or twice in G: the window is that of the rates which the step has measured, unless `samples` says otherwise."
+    from rl4llm.advantages.pairs import prompt_pairs
+    from rl4llm.training.loop import rewards_by_problem
+    first = torch.arange(6).repeat_interleave(group)
+    right = torch.tensor([group - 1, worst, worst - 1, 1, group, 0])                    # brittle twice, too often wrong, hard, solved, never solved
+    r = make_rollouts(prompt_ids=torch.ones(6, 1).long(), prompt_mask=torch.ones(6, 1).bool(), tokens=torch.ones(6*group, 1).long(), prompt=first, items=problems(),
+                      mask=torch.ones(6*group, 1).bool(), rewards=(torch.arange(group).repeat(6) < right[first]).float())
+    def found(rollouts, **how):
+        made = prompt_pairs(task('countdown'), **how)
+        made.update(rewards_by_problem(rollouts))
+        return [kept and problems().index(kept[0]) for kept in made.pair]
+    assert found(r) == [3, 0]
+    others = r.rewards.masked_fill(first == 0, torch.nan)
+    assert found(dataclasses.replace(r, rewards=others)) == [3, 1]
+    assert found(r, samples=1000)[1] is None
 
 
 # ranks: holes

@@ -906,6 +906,7 @@ def test_the_curriculum_is_told_how_each_problem_went():
         wanted.append(sum(scored) / len(scored) if scored else torch.nan)
     assert told[0]['items'] == problems() and told[0]['step'] == 0
     assert told[0]['rewards'] == pytest.approx(wanted, nan_ok=True)
+    assert told[0]['scored'] == [sum(row.prompt == p and row.verdict in worth for row in ROWS) for p in range(len(problems()))]
 
 
 # -- faults: changes of the syntax tree of the functions that assemble the loss
