@@ -23,7 +23,7 @@ from torch import Tensor
 # %% ../../nbs/analysis/14_traces.ipynb #a172a199
 from ..core.pipeline import (advantages, aggregate_loss, build_stages, select_rows,
                                   token_loss)
-from ..core.registry import recipe as recipe_named
+from ..core.registry import as_recipe
 from ..core.rollouts import Rollouts
 from ..core.signals import (add_signals, known_signals, live_names, logp_old_of,
                                  missing_signals, score_rollouts, source_of)
@@ -306,8 +306,7 @@ def replay(rollouts, recipe='reinforce', *, reward=None, advantage=None, objecti
     """
     changes = dict(advantage=advantage, objective=objective)
     changes = {field: stage for field, stage in changes.items() if stage is not None}
-    made = recipe_named(recipe) if isinstance(recipe, str) else recipe
-    made = made.but(regularisers=(), **changes)
+    made = as_recipe(recipe).but(regularisers=(), **changes)
     stages = build_stages(made, own=rollouts.signals)
     rows = rollouts if reward is None else scored_again(rollouts, reward)
     needs = needed_in_replay(stages, policy)

@@ -15,7 +15,8 @@ import pandas as pd
 # %% ../../nbs/atlas/01_catalogue.ipynb #fa3af983
 from .claims import CLAIMS, claim_verdict
 from ..core.citations import paper_rows
-from ..core.registry import RECIPES, STAGE_FIELDS, STAGES, load_stages, recipe
+from ..core.registry import (RECIPES, STAGE_FIELDS, STAGES, as_recipe, load_stages,
+                                  recipe)
 from ..core.sources import file_of, notebook_of
 from ..studies.tryouts import acts, gain, stored_tryouts
 
@@ -113,7 +114,7 @@ def parts_of(made) -> pd.DataFrame:
     Columns: part (the place in the loop), stage (with its knobs), formula (the first line of
     its docstring), file and notebook (empty where there is none).
     """
-    made = recipe(made) if isinstance(made, str) else made
+    made = as_recipe(made)
     rows = []
     for part in STAGE_FIELDS:
         choice = getattr(made, part)

@@ -6,7 +6,7 @@
 __all__ = ['paper_rows', 'cited', 'released_code', 'unread_code']
 
 # %% ../../nbs/core/15_citations.ipynb #6a1a15dc
-import csv, functools
+import csv, functools, numbers
 import yaml
 
 # %% ../../nbs/core/15_citations.ipynb #97f9f71a
@@ -26,8 +26,11 @@ def cited(number: int | None) -> str:
 
     The title alone where no more is known; empty for None.
     A number that the atlas does not have is called what it is.
+    Raises TypeError for what is no number.
     """
     if number is None: return ''
+    if not isinstance(number, numbers.Integral):
+        raise TypeError(f"the paper is {number!r}, wanted its number in the atlas, a whole number.")
     row = paper_rows().get(number)
     if row is None: return f'a paper that the atlas does not have [{number}]'
     called = row['short'] or row['title']

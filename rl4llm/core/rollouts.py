@@ -6,7 +6,7 @@
 __all__ = ['ORIGINS', 'Rollouts', 'check_shape', 'check_rollouts', 'make_rollouts', 'check_drawn', 'check_problems',
            'rollouts_html', 'rows_of', 'concat_rollouts', 'check_group', 'group_sum', 'group_count', 'group_max',
            'group_range', 'group_mean', 'group_std', 'leave_one_out_mean', 'zero_unscored', 'last_token',
-           'scored_tokens', 'token_noise', 'top_share']
+           'scored_tokens', 'token_noise', 'top_share', 'share_count']
 
 # %% ../../nbs/core/03_rollouts.ipynb #f90bdd0d
 import dataclasses, html
@@ -432,3 +432,8 @@ def top_share(x: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"],
     below = int(at)
     level = torch.lerp(values[below], values[min(below + 1, last)], at - below)
     return mask & (x >= level)
+
+# %% ../../nbs/core/03_rollouts.ipynb #918e2773
+def share_count(mask: Bool[Tensor, "n t"], share: float) -> Float[Tensor, "n 1"]:
+    "How many of each row's tokens are a `share` of them, rounded up."
+    return (share * mask.sum(1, keepdim=True).double() - 1e-6).ceil()

@@ -7,13 +7,14 @@ __all__ = ['EXERCISES', 'Exercise', 'exercise', 'load_exercises', 'exercise_name
            'exercise_table']
 
 # %% ../../nbs/course/00_exercises.ipynb #55a94914
-import copy, difflib, functools, html, importlib, inspect, linecache, sys, traceback
+import copy, functools, html, importlib, inspect, linecache, sys, traceback
 from dataclasses import dataclass
 from typing import NamedTuple
 
 # %% ../../nbs/course/00_exercises.ipynb #787130d8
 import numpy as np
 import torch
+from ..core.settings_file import close_names
 
 # %% ../../nbs/course/00_exercises.ipynb #1dbe5407
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def exercise_named(name: str) -> Exercise:
     if name not in EXERCISES:
         load_exercises()
     if name in EXERCISES: return EXERCISES[name]
-    near = difflib.get_close_matches(str(name), EXERCISES, n=3) or sorted(EXERCISES)
+    near = close_names(name, EXERCISES) or sorted(EXERCISES)
     raise ValueError(f"there is no exercise {name!r}; did you mean {', '.join(near)}?")
 
 # %% ../../nbs/course/00_exercises.ipynb #77f983c2

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 # %% ../../nbs/rewards/00_verifier.ipynb #667e261f
 from ..core.registry import stage
 from ..core.reward_calls import shown
-from ..tasks.protocol import Item, task, verdict_of
+from ..tasks.protocol import Item, as_task, verdict_of
 
 # %% ../../nbs/rewards/00_verifier.ipynb #4ad3e23c
 def text_of(completion) -> str:
@@ -113,7 +113,7 @@ def items_dataset(problems, n: int, *, seed: int = 0, split: str = 'train', chat
     except ImportError as error:
         raise ImportError("a data set for TRL needs the package datasets: "
                           "pip install 'rl4llm[scale]'.") from error
-    made = task(problems) if isinstance(problems, str) else problems
+    made = as_task(problems)
     items = made.sample(n, seed=seed, split=split)
     asked = [made.prompt(item, 'text') for item in items]
     messages = [[{'role': 'user', 'content': text}] for text in asked]

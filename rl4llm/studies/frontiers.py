@@ -57,7 +57,8 @@ def path_from_counts(method: str, name: str, points, counts, k: int) -> Path:
 def paths_on_the_way(runs, k: int) -> list[Path]:
     """One path for each method and step size: the evaluations of its runs, in order of steps.
 
-    Raises ValueError if runs of a path differ in their steps or problems.
+    Raises ValueError if runs of a path differ in their steps or problems, or the step sizes of a
+    method in their seeds.
     """
     paths = []
     for (method, lr), group in _by_step_size(runs).items():
@@ -72,10 +73,22 @@ def paths_on_the_way(runs, k: int) -> list[Path]:
 
 
 def _by_step_size(runs) -> dict:
-    "(method, step size) -> its runs; methods as they come, step sizes from small to large."
+    """(method, step size) -> its runs by seed; methods as they come, small step sizes first.
+
+    Raises ValueError unless the step sizes of a method have the same seeds: these are redrawn as
+    one.
+    """
+    def size(run): return run.config['recipe']['lr']
+
     found = {}
-    for run in sorted(runs, key=lambda run: run.config['recipe']['lr']):
-        found.setdefault((run.method, run.config['recipe']['lr']), []).append(run)
+    for run in sorted(runs, key=lambda run: (size(run), run.seed)):
+        found.setdefault((run.method, size(run)), []).append(run)
+    seeds = {}
+    for (method, _), group in found.items():
+        of_group = [run.seed for run in group]
+        if seeds.setdefault(method, of_group) != of_group:
+            raise ValueError(f"the step sizes of {method!r} have different seeds; "
+                             "finish the study.")
     methods = list(dict.fromkeys(run.method for run in runs))
     return dict(sorted(found.items(), key=lambda item: methods.index(item[0][0])))
 
@@ -95,12 +108,9 @@ def paths_at_the_end(runs, k: int) -> list[Path]:
     """
     ends = {}
     for (method, lr), group in _by_step_size(runs).items():
-        ends.setdefault(method, {})[lr] = sorted(group, key=lambda run: run.seed)
+        ends.setdefault(method, {})[lr] = group
     paths = []
     for method, by_lr in ends.items():
-        if len({tuple(run.seed for run in group) for group in by_lr.values()}) > 1:
-            raise ValueError(f"the step sizes of {method!r} have different seeds; "
-                             "finish the study.")
         smallest = next(iter(by_lr.values()))
         counts = [_counts(smallest, 0, runs[0])]
         for group in by_lr.values():

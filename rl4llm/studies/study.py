@@ -28,7 +28,7 @@ import torch
 # %% ../../nbs/studies/01_study.ipynb #7a172b1b
 from ..core.policy import ASSETS, Policy, has_fast_bf16
 from ..core.registry import recipe
-from ..core.settings_file import nearest
+from ..core.settings_file import check_name
 from ..core.storage import read_json, readable_json, versions, write_atomic
 from .definition_files import frozen, read_definition
 from ..tasks import task
@@ -75,9 +75,7 @@ def add_study(**fields) -> Study:
 # %% ../../nbs/studies/01_study.ipynb #bb5c2bd0
 def study_named(name: str) -> Study:
     "The registered study `name`. Raises KeyError naming those there are."
-    if name not in STUDIES:
-        raise KeyError(f"no study is called {name!r}; {nearest(name, STUDIES, 'there are')}")
-    return STUDIES[name]
+    return STUDIES[check_name(name, STUDIES, 'study')]
 
 # %% ../../nbs/studies/01_study.ipynb #28a83a9f
 STUDY_EXAMPLE = {
@@ -385,8 +383,12 @@ def study_file(name: str) -> Path:
 
 # %% ../../nbs/studies/01_study.ipynb #931e79cc
 def load_study(name: str) -> dict:
-    "The stored results of study `name`. Raises FileNotFoundError with what would get them."
+    """The stored results of study `name`.
+
+    Raises KeyError naming the nearest study, FileNotFoundError with what would get its results.
+    """
     if not study_file(name).exists():
+        study_named(name)
         raise FileNotFoundError(
             f"study {name!r} has no stored results here: they come with the source tree "
             "(rl4llm/assets/studies), not with the installed package. "

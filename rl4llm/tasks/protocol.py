@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'Item', 'Verdict', 'split_of', 'draw_distinct', 'Task', 'add_task', 'tasks', 'keep_task', 'levels', 'task',
-           'task_of', 'VerifierFailed', 'verdict_of', 'in_words', 'check_dial', 'final_answer', 'split_steps']
+           'task_of', 'VerifierFailed', 'verdict_of', 'in_words', 'as_task', 'check_dial', 'final_answer',
+           'split_steps']
 
 # %% ../../nbs/tasks/00_protocol.ipynb #77e23dca
 import hashlib, importlib, random, re
@@ -238,6 +239,18 @@ def in_words(error: BaseException) -> str:
     said = ' '.join(str(error).split())
     return f"{type(error).__name__}: {said[:200]}"
 
+
+# %% ../../nbs/tasks/00_protocol.ipynb #cc159b0d
+def as_task(source):
+    """A task as it is, or the one of a name, with its level as in 'countdown/easy'.
+
+    Raises ValueError for an unknown name or level, TypeError for what is neither task nor name.
+    """
+    if isinstance(source, str): return task(*source.split('/', 1))
+    is_policy = hasattr(source, 'model')
+    if hasattr(source, 'sample') and not is_policy: return source
+    raise TypeError(f"the task is a {type(source).__name__}, wanted a task or the name of one, as "
+                    "in task('countdown', 'easy') or 'countdown/easy'.")
 
 # %% ../../nbs/tasks/00_protocol.ipynb #607e2ccf
 def check_dial(task: str, **ranges: tuple):

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['MACHINE', 'LARGEST_COPIED', 'METRICS', 'TrainState', 'check_group_of_one', 'nothing_to_compare', 'check_stages',
            'config_of', 'code_digests', 'differences', 'check_same_run', 'recipe_differences', 'tell_machine',
-           'open_run', 'start', 'restore', 'check_rewards', 'judged', 'collect', 'with_signals', 'room_of',
-           'TrainingDiverged', 'last_checkpoint', 'put_back', 'diverged', 'check_weights', 'keep_good', 'guard',
-           'microbatch_loss', 'sums_of', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update',
+           'check_nothing_there', 'open_run', 'start', 'restore', 'check_rewards', 'judged', 'collect', 'with_signals',
+           'room_of', 'TrainingDiverged', 'last_checkpoint', 'put_back', 'diverged', 'check_weights', 'keep_good',
+           'guard', 'microbatch_loss', 'sums_of', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update',
            'update_memory', 'rewards_by_problem', 'metrics_of', 'metrics_of_updates', 'metrics_of_selection',
            'own_rows', 'metrics_of_rows', 'share_correct', 'policy_entropy', 'with_checkpoints', 'check_groups',
-           'train_step', 'check_steps', 'train', 'all_steps', 'written_status', 'how_to_go_on', 'finish']
+           'train_step', 'check_steps', 'as_given', 'train', 'all_steps', 'written_status', 'how_to_go_on', 'finish']
 
 # %% ../../nbs/training/04_loop.ipynb #6b61d061
 import contextlib, hashlib, json, math, platform, sys, time, warnings
@@ -28,22 +28,21 @@ from ..core.numerics import fold, masked_mean
 from ..core.pipeline import (Batch, Stages, active_rows, advantages, batch_loss,
                                   build_stages, cut_tokens, mini_batches, row_parts,
                                   select_rows, trained_tokens)
-from ..core.policy import Policy
-from ..core.registry import STAGE_FIELDS
-from ..core.registry import recipe as recipe_named
+from ..core.policy import as_policy
+from ..core.registry import STAGE_FIELDS, as_recipe
 from ..core.rollouts import check_drawn, check_problems, group_mean, rows_of
 from ..core.settings_file import is_real
 from ..core.signals import (add_signals, greedy_rewards, in_parts, knows_logp_old,
                                  live_names, logp_old_of, needs_reference, score, scored)
 from ..core.storage import pack, unpack, versions
 from ..rewards.verifier import correct
-from ..tasks.protocol import task as task_named
+from ..tasks.protocol import as_task, tasks
 from .callbacks import Checkpoint, check_callbacks, run_callbacks
 from .checkpoints import (latest_checkpoint, list_checkpoints, read_checkpoint,
                                          remove_unfinished, unpack_stages)
 from .evaluation import broken_weights
-from .records import (Run, identity, load_run, locked, now, rewind, run_in,
-                                     weights_hash)
+from .records import (REPLACED, Run, identity, load_run, locked, now, read_metrics,
+                                     rewind, run_in, weights_hash)
 
 # %% ../../nbs/training/04_loop.ipynb #8a6bfc5d
 @dataclass
@@ -187,6 +186,16 @@ def tell_machine(old: dict, new: dict) -> None:
         warnings.warn(f"the run goes on elsewhere than it began: {listed}. Its numbers may differ "
                       "from those of an undisturbed run in the last digits.", stacklevel=2)
 
+# %% ../../nbs/training/04_loop.ipynb #b35e750c
+def check_nothing_there(path) -> None:
+    "Raises ValueError if a folder without a run.json has metrics or evaluations of some run."
+    rows, _ = read_metrics(Path(path) / 'metrics.jsonl')
+    done = list(Path(path).glob('evaluations/[0-9]*.json'))
+    if not rows and not done: return
+    raise ValueError(f"{path} has the metrics of {len(rows)} steps and {len(done)} evaluations, "
+                     "but no run.json that says of which run: choose another folder, or move them "
+                     "away.")
+
 # %% ../../nbs/training/04_loop.ipynb #e0d5d576
 def open_run(config: dict, path) -> Run:
     """A new run, or the one in `path` to be continued.
@@ -196,10 +205,9 @@ def open_run(config: dict, path) -> Run:
     if path is None: return Run(config)
     remove_unfinished(path)
     if not (Path(path) / 'run.json').exists():
-        has_begun = list_checkpoints(Path(path) / 'checkpoints')
-        run = run_in(path, config) if has_begun else Run(config, path)
-        run.save()
-        return run
+        if list_checkpoints(Path(path) / 'checkpoints'): return run_in(path, config)
+        check_nothing_there(path)
+        return Run(config, path)
     run = load_run(path)
     check_same_run(run.config, config, path)
     tell_machine(run.config, config)
@@ -220,6 +228,8 @@ def start(policy, task, recipe, *, steps, seed, path) -> TrainState:
     state = TrainState(policy, task, recipe, stages, run, optimiser, seed, steps,
                        memory=stages.memory)
     restore(state)
+    if path is not None and not (Path(path) / 'run.json').exists():
+        run.save()                                   # not before it is known to be this run
     return state
 
 # %% ../../nbs/training/04_loop.ipynb #b5a2f560
@@ -239,6 +249,10 @@ def restore(state: TrainState) -> None:
         unpack_stages(state.memory, facts['stages'], tensors)
         state.step = facts['step']
         state.checkpoint = path
+    elif run.rows:
+        warnings.warn(f"{run.path} has the metrics of {len(run.rows)} steps, but no checkpoint to "
+                      "go on from: the run begins anew, and what it had is kept in "
+                      f"{run.path / REPLACED}.", stacklevel=4)
     rewind(run, state.step)
     state.stop = bool(saved) and run.config.get('stopped') == state.step
 
@@ -483,11 +497,16 @@ def update_memory(state: TrainState, row: dict) -> None:
 
 # %% ../../nbs/training/04_loop.ipynb #5e11875d
 def rewards_by_problem(rollouts) -> dict:
-    "The step's problems and the mean reward of each; nan for one without a row."
+    """The step's problems, the mean reward of each, and over how many scored rows.
+
+    Without a row the mean is nan.
+    """
     means = group_mean(rollouts.rewards, rollouts.prompt).tolist()
     found = dict(zip(rollouts.prompt.tolist(), means))
-    rewards = [found.get(p, math.nan) for p in range(len(rollouts.items))]
-    return dict(items=rollouts.items, rewards=rewards)
+    problems = range(len(rollouts.items))
+    rewards = [found.get(p, math.nan) for p in problems]
+    asked = rollouts.prompt[~rollouts.rewards.isnan()].tolist()
+    return dict(items=rollouts.items, rewards=rewards, scored=[asked.count(p) for p in problems])
 
 # %% ../../nbs/training/04_loop.ipynb #19d196d5
 METRICS = {
@@ -495,7 +514,8 @@ METRICS = {
     'reward': "mean reward of the policy's own rows",
     'accuracy': "share of them that the task's verifier calls right, whatever the reward",
     'entropy': "mean of -log p of the sampled tokens under the sampler: its temperature counts",
-    'policy_entropy': "mean exact entropy (nats) of the policy's next token, at temperature 1",
+    'policy_entropy': "mean exact entropy (nats) of the policy's own next token, at temperature 1 "
+                      "whatever the sampler's is, at the tokens that the sampler drew (some rows)",
     'length': 'mean tokens of a response',
     'finished': 'share of responses that ended by themselves',
     'entropy_trained': 'mean exact entropy (nats) at the trained tokens, over all updates',
@@ -583,7 +603,10 @@ _ENTROPY_ROWS = 32
 
 
 def policy_entropy(state: TrainState, rollouts) -> float:
-    "Mean exact entropy (nats) of the policy's next token, at temperature 1, on some rows."
+    """Mean exact entropy (nats) of the policy's own next token, at temperature 1.
+
+    Taken at the tokens that the sampler drew, on some of its rows.
+    """
     own = own_rows(rollouts)
     every = -(-len(own) // _ENTROPY_ROWS)
     some = rows_of(own, torch.arange(0, len(own), every, device=own.tokens.device))
@@ -647,6 +670,20 @@ def check_steps(state: TrainState) -> None:
         warnings.warn(f"nothing is trained: the run in {where} {why}. Ask for more steps, or "
                       "choose another folder.", stacklevel=3)
 
+# %% ../../nbs/training/04_loop.ipynb #f7444eae
+def as_given(policy, task, recipe) -> tuple:
+    """Policy, task and recipe, each loaded if it is a name.
+
+    Raises TypeError for what is no such thing, or is given at another's place.
+    """
+    order = "wanted train(policy, task, recipe, steps=...), in this order."
+    if isinstance(policy, str) and policy.split('/')[0] in tasks() and not Path(policy).exists():
+        raise TypeError(f"the policy is {policy!r}, which is a task: {order}")
+    for name, given in (('policy', policy), ('task', task)):
+        if hasattr(given, 'to_dict') and hasattr(given, 'advantage'):
+            raise TypeError(f"the {name} is the recipe {given.name!r}: {order}")
+    return as_policy(policy), as_task(task), as_recipe(recipe)
+
 # %% ../../nbs/training/04_loop.ipynb #b2087cc9
 def train(policy, task, recipe, *, steps: int, seed: int = 0, callbacks=(), path=None,
           limit: float = 1e4) -> Run:
@@ -657,11 +694,10 @@ def train(policy, task, recipe, *, steps: int, seed: int = 0, callbacks=(), path
     path: a folder for the run; one that holds the same run already is continued.
     limit: a loss above it counts as diverged.
     Raises TrainingDiverged if loss or weights are not finite or the loss is above `limit` (the
-    policy then has its last good weights), ValueError for stages or settings that do not fit.
+    policy then has its last good weights), ValueError for stages or settings that do not fit,
+    TypeError for what is no policy, task or recipe.
     """
-    policy = Policy.load(policy) if isinstance(policy, str) else policy
-    task = task_named(*task.split('/', 1)) if isinstance(task, str) else task
-    recipe = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    policy, task, recipe = as_given(policy, task, recipe)
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps is {steps!r}, wanted a whole number of at least 1.")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:

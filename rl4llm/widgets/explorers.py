@@ -22,7 +22,7 @@ from jaxtyping import Float
 from ..analysis.passk import ks_up_to, pass_at_k
 from ..analysis.plots import figure_html, label_lines, method_look, style
 from ..core.pipeline import advantages, build_stages, ready
-from ..core.registry import LOOP_FIELDS, STAGE_FIELDS, recipe, stages
+from ..core.registry import LOOP_FIELDS, STAGE_FIELDS, as_recipe, recipe, stages, use
 from ..core.rollouts import Rollouts, make_rollouts
 from ..core.signals import known_signals
 from ..core.fingerprint import code_of
@@ -226,7 +226,7 @@ def advantage_table(rewards, *, methods=None, greedy: float = 0.0) -> pd.DataFra
 
     methods: names; if None, every registered advantage that needs rewards and no model.
     Advantages of tokens are averaged over the answer.
-    Raises ValueError for a method that needs a model.
+    Raises ValueError for a method that needs a model, KeyError for an unknown name.
     """
     rewards = torch.as_tensor(rewards, dtype=torch.float32)
     rollouts = group_of_answers(rewards, greedy=greedy)
@@ -306,19 +306,14 @@ def advantage_playground(rewards=(1., 0., 0., 0., 0., 0.5), *, methods=None) -> 
     return Panel(draw, controls, title='Advantage playground: one group, every method',
                  frames=[{}, all_right], width=560)
 
-# %% ../../nbs/widgets/02_explorers.ipynb #52faddf6
-def _as_recipe(given):
-    "A recipe, from itself or from its name."
-    return recipe(given) if isinstance(given, str) else given
-
 # %% ../../nbs/widgets/02_explorers.ipynb #237d3cb1
 def recipe_rows(a, b, *, everything: bool = False) -> pd.DataFrame:
     """Fields in which two recipes differ: columns `a`, `b`, `differs`.
 
     a, b: recipes or their names. everything: all fields, those that agree as well.
     """
-    first = _as_recipe(a)
-    second = _as_recipe(b)
+    first = as_recipe(a)
+    second = as_recipe(b)
     rows = {}
     for field in STAGE_FIELDS + LOOP_FIELDS:
         x = getattr(first, field)
@@ -348,8 +343,8 @@ def stage_code_diff(a, b) -> str:
     single = [field for field in STAGE_FIELDS if field != 'regularisers']
     blocks = []
     for field in recipe_rows(a, b).index.intersection(single):
-        old = getattr(_as_recipe(a), field).info.fn
-        new = getattr(_as_recipe(b), field).info.fn
+        old = getattr(as_recipe(a), field).info.fn
+        new = getattr(as_recipe(b), field).info.fn
         if old is not new:
             blocks.append(f'<b>{field}</b>' + _code_diff(old, new))
     return element('div', '<br>'.join(blocks), 'margin-top:8px') if blocks else ''
@@ -371,7 +366,7 @@ def recipe_difference_html(a, b, *, everything: bool = False, code: bool = False
         left, right = ('#fde8d2', '#d8eaf7') if row.differs else ('#fff', '#fff')
         cells = _recipe_cell(row.Index) + _recipe_cell(row.a, left) + _recipe_cell(row.b, right)
         rows.append(f'<tr>{cells}</tr>')
-    names = ['', _as_recipe(a).name, _as_recipe(b).name]
+    names = ['', as_recipe(a).name, as_recipe(b).name]
     look = 'text-align:left;padding:3px 10px'
     head = ''.join(element('th', html.escape(name), look) for name in names)
     page = table_html(f'<tr>{head}</tr>', ''.join(rows))
