@@ -3,7 +3,7 @@ import dataclasses, functools, importlib, inspect, itertools, json, shutil
 import pytest, torch
 
 from conftest import noisy
-from rl4llm.core.pipeline import BY_KEYWORD, GIVEN, build_stages, parts_of, ready
+from rl4llm.core.pipeline import BY_KEYWORD, ARGUMENTS, build_stages, parts_of, ready
 from rl4llm.core.registry import KINDS, RECIPES, STAGE_FIELDS, STAGES, Recipe, StageInfo, as_recipe, find_recipe, recipe, recipe_from_dict, stages, use, vary
 from rl4llm.training.callbacks import Checkpoint
 from rl4llm.training.checkpoints import latest_checkpoint, read_checkpoint, unpack_stages
@@ -35,7 +35,7 @@ def inputs(kind):
     logp, logp_old, adv, mask = batch(torch.float32)
     r = apart(some_rollouts())
     known = dict(rewards=r.rewards, group=GROUP.clone(), rollouts=r, adv=adv, logp=logp, logp_old=logp_old, mask=mask, loss=logp.square(), policy=random_policy(), items=list(problems()[:2]))
-    found = {name: known[name] for name in GIVEN[kind]}
+    found = {name: known[name] for name in ARGUMENTS[kind]}
     return {**found, 'group': 2} if kind == 'sampler' else found
 
 
@@ -63,7 +63,7 @@ def equal(a, b):
     return torch.equal(a.tokens, b.tokens) if hasattr(a, 'tokens') else type(a) is type(b)
 
 
-def one_of_each(): return [next(iter(i for i in stages(kind).values() if i.module.startswith('rl4llm'))) for kind in GIVEN]
+def one_of_each(): return [next(iter(i for i in stages(kind).values() if i.module.startswith('rl4llm'))) for kind in ARGUMENTS]
 
 
 @pytest.mark.parametrize('info', one_of_each(), ids=lambda info: info.kind)
@@ -80,9 +80,9 @@ def test_parameters_may_stand_in_any_order(info):
         assert f"has {names[j]} where {names[i]} is given" in text and f"({', '.join(names)})" in text
 
 
-@pytest.mark.parametrize('kind', GIVEN)
+@pytest.mark.parametrize('kind', ARGUMENTS)
 def test_a_stage_that_cannot_be_called_is_refused_before_training(kind):
-    names = list(GIVEN[kind])
+    names = list(ARGUMENTS[kind])
     for head in (names[:-1], [*names, 'another']):
         if head == [] or kind in ('advantage', 'select', 'objective', 'regulariser') and 'another' in head: continue    # there it is a signal, refused as such
         text = said(lambda: ready(eval(f'lambda {", ".join(head)}: None'), kind), ValueError)
@@ -96,7 +96,7 @@ def test_other_names_are_called_by_position_and_bound_knobs_are_no_signals():
     assert 'lengths where group is given' in said(lambda: ready(lambda rewards, lengths: rewards, 'advantage'))
 
 
-@over(*GIVEN)
+@over(*ARGUMENTS)
 def test_no_stage_changes_what_it_is_given(info):
     given = inputs(info.kind)
     ready(info.name, info.kind)(*given.values(), **more(info))                         # would be refused
@@ -105,9 +105,9 @@ def test_no_stage_changes_what_it_is_given(info):
 WAYS = {'in place': lambda x: x.zero_(), 'a part': lambda x: x[:1].fill_(0), 'a view': lambda x: x.view(-1).zero_()}
 
 
-@pytest.mark.parametrize('kind', [kind for kind in GIVEN if kind not in ('sampler', 'reference')])
+@pytest.mark.parametrize('kind', [kind for kind in ARGUMENTS if kind not in ('sampler', 'reference')])
 def test_whatever_a_stage_changes_is_named(kind):
-    names = GIVEN[kind]
+    names = ARGUMENTS[kind]
     for part, (value, _) in parts_of(inputs(kind)).items():                          # each tensor, those of the rollouts too
         for way in WAYS.values() if torch.is_tensor(value) else ():
             given = inputs(kind)

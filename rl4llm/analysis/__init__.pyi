@@ -89,7 +89,9 @@ from .entropy import distinct_solutions as distinct_solutions
 from .entropy import entropy_by_position as entropy_by_position
 from .entropy import entropy_table as entropy_table
 from .entropy import entropy_trend as entropy_trend
+from .entropy import first_step_at as first_step_at
 from .entropy import mean_token_entropy as mean_token_entropy
+from .entropy import window_means as window_means
 from .forks import entropy_by_type as entropy_by_type
 from .forks import entropy_change as entropy_change
 from .forks import entropy_levels as entropy_levels

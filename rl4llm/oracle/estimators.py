@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 # %% ../../nbs/oracle/01_estimators.ipynb #21c17d02
 from ..core import pipeline
 from ..core.numerics import STATISTICS, masked_sum
-from ..core.pipeline import GIVEN, Stages, check_stage_needs, ready
+from ..core.pipeline import ARGUMENTS, Stages, check_stage_needs, ready
 from ..core.rollouts import Rollouts, make_rollouts
 from ..core.signals import known_signals, live_names, missing_signals, needs_reference
 from .tabular import TokenTree, exact_gradient, sequence_logps, token_logps
@@ -86,7 +86,7 @@ def _ready(stage, part: str, signals: dict):
         return tuple(_ready(one, 'regulariser', signals) for one in stage)
     made = ready(stage, part)
     knobs = inspect.signature(made.call).parameters
-    there = {*GIVEN.get(part, ()), *made.needs}
+    there = {*ARGUMENTS.get(part, ()), *made.needs}
     more = [name for name in signals if name in knobs and name not in there]
     return dataclasses.replace(made, needs=(*made.needs, *more))
 

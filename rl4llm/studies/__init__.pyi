@@ -68,6 +68,7 @@ from .probes import probe_draws as probe_draws
 from .probes import probe_names as probe_names
 from .probes import probe_recipe as probe_recipe
 from .probes import probe_steps as probe_steps
+from .probes import probes_named as probes_named
 from .probes import renew as renew
 from .probes import store_probes as store_probes
 from .probes import stored_batches as stored_batches

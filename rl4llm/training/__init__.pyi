@@ -17,10 +17,12 @@ from .callbacks import check_callbacks as check_callbacks
 from .callbacks import check_metrics as check_metrics
 from .callbacks import plot_metrics as plot_metrics
 from .callbacks import run_callbacks as run_callbacks
+from .checkpoints import is_row as is_row
 from .checkpoints import latest_checkpoint as latest_checkpoint
 from .checkpoints import list_checkpoints as list_checkpoints
 from .checkpoints import pack_stages as pack_stages
 from .checkpoints import read_checkpoint as read_checkpoint
+from .checkpoints import read_state as read_state
 from .checkpoints import remove_unfinished as remove_unfinished
 from .checkpoints import save_checkpoint as save_checkpoint
 from .checkpoints import unpack_stages as unpack_stages
@@ -38,8 +40,10 @@ from .loop import METRICS as METRICS
 from .loop import TrainState as TrainState
 from .loop import TrainingDiverged as TrainingDiverged
 from .loop import all_steps as all_steps
+from .loop import as_given as as_given
 from .loop import check_group_of_one as check_group_of_one
 from .loop import check_groups as check_groups
+from .loop import check_nothing_there as check_nothing_there
 from .loop import check_rewards as check_rewards
 from .loop import check_same_run as check_same_run
 from .loop import check_stages as check_stages
@@ -106,6 +110,7 @@ from .pretraining import pretrain as pretrain
 from .pretraining import save_base as save_base
 from .pretraining import supervised_step as supervised_step
 from .real_models import GROUP as GROUP
+from .real_models import PROMPTS as PROMPTS
 from .real_models import for_text as for_text
 from .real_models import longer as longer
 from .real_models import longer_stage as longer_stage
@@ -114,9 +119,12 @@ from .real_models import same_updates as same_updates
 from .real_models import smaller as smaller
 from .real_models import updates_of as updates_of
 from .records import Evaluation as Evaluation
+from .records import REPLACED as REPLACED
 from .records import Run as Run
 from .records import SAME as SAME
 from .records import add_evaluation as add_evaluation
+from .records import check_config as check_config
+from .records import check_same_metrics as check_same_metrics
 from .records import checkpoint_metrics as checkpoint_metrics
 from .records import identity as identity
 from .records import load_run as load_run

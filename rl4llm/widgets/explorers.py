@@ -22,7 +22,7 @@ from jaxtyping import Float
 from ..analysis.passk import ks_up_to, pass_at_k
 from ..analysis.plots import figure_html, label_lines, method_look, style
 from ..core.pipeline import advantages, build_stages, ready
-from ..core.registry import LOOP_FIELDS, STAGE_FIELDS, as_recipe, recipe, stages, use
+from ..core.registry import LOOP_FIELDS, STAGE_FIELDS, as_recipe, recipe, stages
 from ..core.rollouts import Rollouts, make_rollouts
 from ..core.signals import known_signals
 from ..core.fingerprint import code_of
