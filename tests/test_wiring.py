@@ -8,6 +8,7 @@ nothing of what surrounds them is shared with the package.
 Then faults are planted where the package assembles its loss, and the comparison must notice each.
 `pytest -s` shows two tables: which recipe ran how, and which recipe noticed which fault.
 """
+
 import ast
 import copy
 import dataclasses
@@ -34,20 +35,33 @@ from rl4llm.core.signals import known_signals
 from rl4llm.tasks.vocabulary import tiny_tokenizer
 from rl4llm.training import loop as training_loop
 
-recipes()                              # loads every stage and recipe
+recipes()  # loads every stage and recipe
 
 EASY = task('countdown', level='easy')
 SEED = 11
 NUMBERS = dict(
-    prompts=6, group=3, temperature=0.8, max_new_tokens=9, epochs=1, minibatch=None, micro=None,
-    lr=0.02, warmup=3, betas=(0.8, 0.95), weight_decay=0.1, max_grad_norm=1e9)
+    prompts=6,
+    group=3,
+    temperature=0.8,
+    max_new_tokens=9,
+    epochs=1,
+    minibatch=None,
+    micro=None,
+    lr=0.02,
+    warmup=3,
+    betas=(0.8, 0.95),
+    weight_decay=0.1,
+    max_grad_norm=1e9,
+)
 
 
 # -- a batch that has everything a loop can stumble over
 
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     "One response. `loss`: a digit a token, 0 where it carries none (the answer of a tool)."
+
     prompt: int
     group: int
     verdict: str
@@ -55,14 +69,14 @@ class Row:
     origin: int = 0
 
 
-ROWS = (                               # groups are ragged, mixed, and not always the prompt
+ROWS = (  # groups are ragged, mixed, and not always the prompt
     Row(0, 7, 'right', '1111111'),
     Row(0, 7, 'wrong', '1110011'),
     Row(1, 3, 'wrong', '111'),
     Row(0, 7, 'wrong', '0011110'),
     Row(1, 3, 'right', '1'),
     Row(1, 3, 'right', '11111', origin=1),
-    Row(2, 9, 'wrong', '1111'),        # nobody in this group is right
+    Row(2, 9, 'wrong', '1111'),  # nobody in this group is right
     Row(2, 9, 'wrong', '111111'),
     Row(3, 5, 'right', '1101101'),
     Row(3, 6, 'right', '111', origin=3),
@@ -71,26 +85,37 @@ ROWS = (                               # groups are ragged, mixed, and not alway
     Row(3, 6, 'wrong', '11'),
     Row(4, 1, 'wrong', '111111'),
     Row(4, 1, 'right', '11011', origin=2),
-    Row(4, 1, 'wrong', '0000'),        # no token of it carries loss
+    Row(4, 1, 'wrong', '0000'),  # no token of it carries loss
     Row(4, 1, 'right', '1111111'),
 )
-N, T, V = len(ROWS), 7, 256            # rows, tokens of a row, words of the vocabulary
+N, T, V = len(ROWS), 7, 256  # rows, tokens of a row, words of the vocabulary
 PAD, END = 0, 2
 SEMICOLONS = ((0, 2), (5, 1), (8, 3), (13, 3), (16, 4))
 NO_VERDICT = 'no verdict can be given'
 
 
-def noise(seed): return torch.Generator().manual_seed(seed)
+def noise(seed):
+    return torch.Generator().manual_seed(seed)
 
 
 @cache
 def first_policy():
     "A random Llama over the project's vocabulary, sharp enough that its tokens differ."
     from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
-        vocab_size=V, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=128, tie_word_embeddings=True,
-        initializer_range=0.15, pad_token_id=PAD, bos_token_id=1, eos_token_id=END)
+        vocab_size=V,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        initializer_range=0.15,
+        pad_token_id=PAD,
+        bos_token_id=1,
+        eos_token_id=END,
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).eval()
@@ -182,10 +207,20 @@ def written_rollouts():
     every_fifth = torch.arange(N * T).view(N, T) % 5
     loss_weight = torch.tensor([1.0, 0.5, 2.0, 1.0, 0.0])[every_fifth]
     return make_rollouts(
-        prompt_ids=ids, prompt_mask=real, tokens=written_tokens(), prompt=prompt, mask=mask,
-        group=group, origin=origin, sampled=mask & (origin == 0)[:, None],
-        finished=torch.arange(N) % 3 > 0, loss_weight=loss_weight, items=problems(),
-        texts=texts(), signals=extra_signals())
+        prompt_ids=ids,
+        prompt_mask=real,
+        tokens=written_tokens(),
+        prompt=prompt,
+        mask=mask,
+        group=group,
+        origin=origin,
+        sampled=mask & (origin == 0)[:, None],
+        finished=torch.arange(N) % 3 > 0,
+        loss_weight=loss_weight,
+        items=problems(),
+        texts=texts(),
+        signals=extra_signals(),
+    )
 
 
 def some_tokens():
@@ -231,11 +266,25 @@ def graded(prompts, completions, *, own, knobs, **columns):
 # -- a recipe of our own, whose stages ask for every signal but `logp_ref`, which many others do
 
 EVERY_SIGNAL = 'every signal'
-AT_HAND = ('rollouts', 'policy', 'task', 'finished', 'lengths', 'mask', 'tokens', 'rewards',
-           'group', 'logp_behave')
+AT_HAND = (
+    'rollouts',
+    'policy',
+    'task',
+    'finished',
+    'lengths',
+    'mask',
+    'tokens',
+    'rewards',
+    'group',
+    'logp_behave',
+)
 LIVE = tuple(name for name in STATISTICS if name != 'logp')
-BEFORE = (*AT_HAND, 'old_hidden', 'greedy_rewards',
-          *(f"{who}_{name}" for who in ('old', 'ref') for name in LIVE))
+BEFORE = (
+    *AT_HAND,
+    'old_hidden',
+    'greedy_rewards',
+    *(f"{who}_{name}" for who in ('old', 'ref') for name in LIVE),
+)
 NOW = (*BEFORE, 'adv', 'logp_old', *LIVE)
 
 
@@ -248,7 +297,8 @@ def by_token(name, x, like):
     if name == 'rollouts':
         x = x.loss_weight + x.temperature
     x = torch.sin(x.to(like).nan_to_num())
-    if x.dim() == 1: return x[:, None]
+    if x.dim() == 1:
+        return x[:, None]
     return x.flatten(2).mean(2) if x.dim() > 2 else x
 
 
@@ -283,9 +333,14 @@ def own_recipe():
     stage('select', needs=(*BEFORE, 'adv'))(all_select)
     stage('objective', needs=NOW)(all_objective)
     stage('regulariser', needs=NOW)(all_regulariser)
-    return recipe('grpo', advantage='all_advantage', select='all_select',
-                  objective='all_objective', regularisers=('all_regulariser',),
-                  aggregate=use('aggregate', mode='seq-mean-token-sum-norm'))
+    return recipe(
+        'grpo',
+        advantage='all_advantage',
+        select='all_select',
+        objective='all_objective',
+        regularisers=('all_regulariser',),
+        aggregate=use('aggregate', mode='seq-mean-token-sum-norm'),
+    )
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -304,7 +359,7 @@ def registry():
 ONE, SEVERAL, KNOWN = 'one update', 'several updates', 'old log-probabilities given'
 SOME, LATER = 'some old log-probabilities given', 'some given, several updates'
 OPEN = 'length of a response left open'
-SINGLE = {                             # tried with one recipe each
+SINGLE = {  # tried with one recipe each
     'clipped gradient': dict(max_grad_norm=0.1),
     'two epochs': dict(epochs=2),
     'two mini-batches': dict(minibatch=12),
@@ -313,14 +368,14 @@ SINGLE = {                             # tried with one recipe each
 SETTINGS = {
     ONE: dict(),
     SEVERAL: dict(epochs=2, minibatch=9, micro=4, warmup=1),
-    KNOWN: dict(minibatch=11),         # where a group ends
+    KNOWN: dict(minibatch=11),  # where a group ends
     SOME: dict(micro=4),
     LATER: dict(epochs=2, micro=4),
     OPEN: dict(max_new_tokens=None),
     **SINGLE,
 }
 
-LOUDER = {                             # knobs that make a small part of the loss large enough
+LOUDER = {  # knobs that make a small part of the loss large enough
     'adaptive_entropy_bonus': dict(start=0.5, delta=0.2),
     'adaptive_kl_penalty': dict(start=0.5, horizon=20),
     'dph': dict(coef=1.0),
@@ -335,8 +390,8 @@ LOUDER = {                             # knobs that make a small part of the los
     'token_reward_weights': dict(warmup=1),
 }
 
-GIVEN = {                              # recipes that get old log-probabilities in every setting
-    'kl_cov': 'has |logp - logp_old|, which has no gradient before the first update',
+GIVEN = {  # recipes that get old log-probabilities in every setting
+    'kl_cov': 'has |logp - logp_old|, which has no gradient before the first update'
 }
 
 
@@ -356,7 +411,8 @@ def has_memory(r):
     return any(hasattr(bound.info.fn, 'update') for bound in uses_of(r))
 
 
-def louder(bound): return use(bound, **LOUDER.get(bound.name, {}))
+def louder(bound):
+    return use(bound, **LOUDER.get(bound.name, {}))
 
 
 def recipe_of(name, setting):
@@ -389,23 +445,27 @@ CASES = (
 
 def given_old(name, setting):
     "Tokens whose log-probabilities before the update the sampler gives in one of the `CASES`."
-    if setting in (SOME, LATER): return some_tokens()
+    if setting in (SOME, LATER):
+        return some_tokens()
     every = torch.ones(N, T, dtype=torch.bool)
     return every if setting == KNOWN or name in GIVEN else None
 
 
 # -- what the loop does
 
+
 @dataclasses.dataclass
 class Update:
     "One step of the policy's optimiser: weights before it, their gradient, its settings."
+
     step: int
     weights: list
     gradient: torch.Tensor
     settings: dict
 
 
-def weights_of(policy): return [p.detach().clone() for p in policy.model.parameters()]
+def weights_of(policy):
+    return [p.detach().clone() for p in policy.model.parameters()]
 
 
 def flat(gradients, policy):
@@ -418,22 +478,26 @@ def flat(gradients, policy):
 
 class Watch:
     "A callback and a sampler: notes what both are told, and each step of the optimiser."
+
     def __init__(self, **batch):
-        self.batch = batch             # what kind of batch the sampler returns
-        self.asked = []                # what the sampler was asked for, a step
-        self.given = []                # what it returned
+        self.batch = batch  # what kind of batch the sampler returns
+        self.asked = []  # what the sampler was asked for, a step
+        self.given = []  # what it returned
         self.updates = []
-        self.rows = []                 # of metrics
-        self.rewards = []              # of the loop's rollouts
-        self.after = []                # weights after the step
+        self.rows = []  # of metrics
+        self.rewards = []  # of the loop's rollouts
+        self.after = []  # weights after the step
 
     def sampler(self):
         "A sampler that returns the prepared batch."
+
         def prepared(policy, items, group=1, *, seed, temperature=1.0, **more):
-            self.asked.append(dict(
-                prompts=len(items), group=group, temperature=temperature, seed=seed, **more))
+            self.asked.append(
+                dict(prompts=len(items), group=group, temperature=temperature, seed=seed, **more)
+            )
             self.given.append(batch_of(policy, temperature, **self.batch))
             return copy.deepcopy(self.given[-1])
+
         return use(prepared)
 
     def on_start(self, state):
@@ -443,7 +507,8 @@ class Watch:
     def before_update(self, optimiser, *_):
         group = optimiser.param_groups[0]
         is_critic = group['params'][0] is not next(self.policy.model.parameters())
-        if is_critic: return
+        if is_critic:
+            return
         gradient = flat([p.grad for p in self.policy.model.parameters()], self.policy)
         settings = {key: group[key] for key in ('lr', 'betas', 'weight_decay')}
         weights = weights_of(self.policy)
@@ -463,8 +528,14 @@ def run_loop(r, **batch):
     as_prepared = mock.patch.object(training_loop, 'check_drawn', lambda drawn, items, name: drawn)
     try:
         with as_prepared:
-            train(first_policy().clone(), EASY, r.but(sampler=watch.sampler()), steps=steps,
-                  seed=SEED, callbacks=[watch])
+            train(
+                first_policy().clone(),
+                EASY,
+                r.but(sampler=watch.sampler()),
+                steps=steps,
+                seed=SEED,
+                callbacks=[watch],
+            )
     finally:
         hook.remove()
     return watch
@@ -477,6 +548,7 @@ def loop(name, setting):
 
 # -- the same, written again
 
+
 def plain_forward(policy, rollouts):
     "Logits and last hidden states before each response token, row by row, from one forward."
     rows, starts = [], []
@@ -484,7 +556,7 @@ def plain_forward(policy, rollouts):
         asked = rollouts.prompt_ids[prompt][rollouts.prompt_mask[prompt]]
         rows.append(torch.cat([asked, tokens]))
         starts.append(len(asked) - 1)
-    ids = pad_sequence(rows, batch_first=True)   # nobody sees what follows
+    ids = pad_sequence(rows, batch_first=True)  # nobody sees what follows
     out = policy.model(input_ids=ids, output_hidden_states=True)
     width = rollouts.tokens.shape[1]
     parts = [slice(start, start + width) for start in starts]
@@ -512,9 +584,12 @@ def plain_statistics(policy, rollouts, names):
 
 def chosen(value, rows):
     "The rows of a tensor, a tuple or a dictionary of tensors; None stays None."
-    if value is None: return None
-    if isinstance(value, dict): return {k: chosen(v, rows) for k, v in value.items()}
-    if isinstance(value, tuple): return tuple(value[i] for i in rows) if value else value
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        return {k: chosen(v, rows) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return tuple(value[i] for i in rows) if value else value
     return torch.stack([value[i] for i in rows])
 
 
@@ -538,7 +613,8 @@ def mini_batches(group, size, whole, seed):
     if whole:
         rows.sort(key=lambda i: group.index(group[i]))
     parts = cut_rows(rows, group, size, whole)
-    if len(parts) == 1: return parts
+    if len(parts) == 1:
+        return parts
     rows.sort(key=lambda i: (int(fold(seed, group[i])), i))
     return cut_rows(rows, group, size, whole)
 
@@ -562,25 +638,31 @@ def aggregated(loss, mask, mode='token-mean', length=None):
     width = loss.shape[1]
     rows = [[loss[i, t] for t in range(width) if mask[i, t]] for i in range(len(loss))]
     rows = [row for row in rows if row]
-    if not rows: return 0 * loss.sum()
+    if not rows:
+        return 0 * loss.sum()
     sums = [sum(row) for row in rows]
     lengths = [len(row) for row in rows]
-    if mode == 'token-mean': return sum(sums) / sum(lengths)
-    if mode == 'seq-mean-token-sum': return sum(sums) / len(rows)
+    if mode == 'token-mean':
+        return sum(sums) / sum(lengths)
+    if mode == 'seq-mean-token-sum':
+        return sum(sums) / len(rows)
     if mode == 'seq-mean-token-mean':
         return sum(s / n for s, n in zip(sums, lengths)) / len(rows)
     assert mode == 'seq-mean-token-sum-norm', f"write the aggregation {mode} again here"
     return sum(sums) / len(rows) / (length or width)
 
 
-def is_known(logp, mask): return not logp[mask].isnan().any()
+def is_known(logp, mask):
+    return not logp[mask].isnan().any()
 
 
 def filled(known, present):
     "Numbers that are known, and the present ones where none is."
     rows, width = known.shape
-    whole = [[known[i, t] if known[i, t] == known[i, t] else present[i, t] for t in range(width)]
-             for i in range(rows)]
+    whole = [
+        [known[i, t] if known[i, t] == known[i, t] else present[i, t] for t in range(width)]
+        for i in range(rows)
+    ]
     return torch.stack([torch.stack(row) for row in whole])
 
 
@@ -591,6 +673,7 @@ def room(r):
 
 class Assembly:
     "The steps of a run, one after the other, at the weights that the loop went through."
+
     def __init__(self, r):
         self.recipe = r
         self.policy = first_policy().clone()
@@ -601,7 +684,7 @@ class Assembly:
         self.regularisers = [(bound, bound.make()) for bound in r.regularisers]
         self.needs = {name for bound in uses_of(r) for name in bound.info.needs}
         if any(name == 'logp_ref' or name.startswith('ref_') for name in self.needs):
-            self.reference(self.policy)          # before training moves the weights
+            self.reference(self.policy)  # before training moves the weights
 
     def go_to(self, weights):
         "Take on other weights."
@@ -620,18 +703,21 @@ class Assembly:
     def greedy_rewards(self, rollouts):
         "For each row, what the greedy answer to its problem gets."
         answers = self.policy.sample(
-            list(rollouts.items), 1, seed=0, temperature=0.0, **room(self.recipe))
+            list(rollouts.items), 1, seed=0, temperature=0.0, **room(self.recipe)
+        )
         values = self.rewarded(answers).rewards
         return torch.stack([values[int(p)] for p in rollouts.prompt])
 
     @torch.no_grad()
     def before(self, name, rollouts):
         "A signal of the policy before the update, or of its reference; None if it is neither."
-        if name == 'greedy_rewards': return self.greedy_rewards(rollouts)
+        if name == 'greedy_rewards':
+            return self.greedy_rewards(rollouts)
         if name in ('logp_old', 'logp_ref'):
             name = f"{name.removeprefix('logp_')}_logp"
         head, _, tail = name.partition('_')
-        if head not in ('old', 'ref') or tail not in (*STATISTICS, 'hidden'): return None
+        if head not in ('old', 'ref') or tail not in (*STATISTICS, 'hidden'):
+            return None
         who = self.policy if head == 'old' else self.reference(self.policy)
         return plain_statistics(who, rollouts, [tail])[tail]
 
@@ -667,7 +753,8 @@ class Assembly:
     def planned(self, rollouts, kept, number):
         "Row numbers of each update, in order, with the factor of its loss."
         r = self.recipe
-        if not kept: return []
+        if not kept:
+            return []
         size = min(r.minibatch or len(kept), len(kept))
         group = [int(rollouts.group[i]) for i in kept]
         seed = int(fold(SEED, number, 4))
@@ -718,7 +805,8 @@ class Assembly:
         "Tell the stages with memory that a step is over."
         optimiser = SimpleNamespace(state={})
         state = SimpleNamespace(
-            policy=self.policy, rollouts=rollouts, step=number, optimiser=optimiser)
+            policy=self.policy, rollouts=rollouts, step=number, optimiser=optimiser
+        )
         parts = [self.advantage, self.select, self.objective]
         parts += [made for _, made in self.regularisers]
         for part in parts:
@@ -784,7 +872,8 @@ def check_step(r, watch, number, step):
     taken = [u for u in watch.updates if u.step == number]
     torch.testing.assert_close(watch.rewards[number], step.rollouts.rewards, equal_nan=True)
     assert len(taken) == len(step.plan) == row['updates'], f"{len(taken)} updates were made"
-    if not taken: return []
+    if not taken:
+        return []
     norms = [float(u.gradient.norm()) for u in step.updates]
     scale = min(max(norms), r.max_grad_norm)
     assert scale > 0, "nothing is learned here, which shows nothing"
@@ -808,7 +897,7 @@ def compare(r, watch, steps):
     return [check_step(r, watch, number, step) for number, step in enumerate(steps)]
 
 
-RAN, CAUGHT = {}, {}                   # the two tables
+RAN, CAUGHT = {}, {}  # the two tables
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -848,6 +937,7 @@ def test_no_recipe_is_left_out():
 
 # -- more promises
 
+
 @pytest.mark.parametrize('numbers', [dict(minibatch=9), dict(micro=3)])
 def test_groups_stay_whole(numbers):
     seen = []
@@ -881,7 +971,9 @@ def test_the_cut_into_micro_batches_does_not_show(name, setting):
             assert gap < TOLERANCE, f"the gradient is {gap:.1e} off"
         for row, wanted in zip(watch.rows, whole.rows, strict=True):
             measured = {key: x for key, x in wanted.items() if not key.startswith('seconds')}
-            assert {key: row[key] for key in measured} == pytest.approx(measured, rel=1e-4, abs=1e-6)
+            assert {key: row[key] for key in measured} == pytest.approx(
+                measured, rel=1e-4, abs=1e-6
+            )
 
 
 def test_the_recipe_of_every_signal_asks_for_every_signal():
@@ -892,11 +984,20 @@ def test_the_curriculum_is_told_how_each_problem_went():
     told = []
 
     class listener:
-        def __init__(self, task): self.task = task
-        def sample(self, n, *, seed): return self.task.sample(n, seed=seed)
-        def update(self, stats): told.append(stats)
-        def state_dict(self): return {}
-        def load_state_dict(self, state): pass
+        def __init__(self, task):
+            self.task = task
+
+        def sample(self, n, *, seed):
+            return self.task.sample(n, seed=seed)
+
+        def update(self, stats):
+            told.append(stats)
+
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
 
     run_loop(recipe_of('grpo', ONE).but(curriculum=use(listener)))
     worth = {'right': 1.0, 'wrong': 0.0}
@@ -906,12 +1007,16 @@ def test_the_curriculum_is_told_how_each_problem_went():
         wanted.append(sum(scored) / len(scored) if scored else torch.nan)
     assert told[0]['items'] == problems() and told[0]['step'] == 0
     assert told[0]['rewards'] == pytest.approx(wanted, nan_ok=True)
-    assert told[0]['scored'] == [sum(row.prompt == p and row.verdict in worth for row in ROWS) for p in range(len(problems()))]
+    assert told[0]['scored'] == [
+        sum(row.prompt == p and row.verdict in worth for row in ROWS)
+        for p in range(len(problems()))
+    ]
 
 
 # -- faults: changes of the syntax tree of the functions that assemble the loss
 #
 # A change is a function of a node of the tree: another node in its place, or None.
+
 
 def words(node):
     "Names, attributes, keywords and texts in a piece of code."
@@ -926,105 +1031,138 @@ def words(node):
 
 def expression(text, **parts):
     "The code of an expression in which some names stand for given nodes."
+
     class Fill(ast.NodeTransformer):
-        def visit_Name(self, node): return parts.get(node.id, node)
+        def visit_Name(self, node):
+            return parts.get(node.id, node)
+
     return Fill().visit(ast.parse(text, mode='eval').body)
 
 
 def calls(node, name):
     "Whether a node is a call of something of that name."
-    if not isinstance(node, ast.Call): return False
+    if not isinstance(node, ast.Call):
+        return False
     return name in (getattr(node.func, 'id', None), getattr(node.func, 'attr', None))
 
 
 def without(name, operator=ast.Mult):
     "Leave out the factor (or term) that mentions `name`."
+
     def change(node):
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, operator): return None
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, operator):
+            return None
         left, right = (name in words(side) for side in (node.left, node.right))
-        if left == right: return None
+        if left == right:
+            return None
         return node.right if left else node.left
+
     return change
 
 
 def call_becomes(call, text, mentions=None):
     "Put an expression for a call: `x` is the call itself, `first` its first argument."
+
     def change(node):
-        if not calls(node, call): return None
-        if mentions and mentions not in words(node): return None
+        if not calls(node, call):
+            return None
+        if mentions and mentions not in words(node):
+            return None
         return expression(text, x=node, first=node.args[0] if node.args else node)
+
     return change
 
 
 def argument(call, place, text=None):
     "Put an expression for an argument `x` (number or keyword) of a call; None: leave it out."
+
     def change(node):
-        if not calls(node, call): return None
+        if not calls(node, call):
+            return None
         if isinstance(place, int):
-            old = node.args[place:place + 1]
-            node.args[place:place + 1] = [expression(text, x=x) for x in old if text]
+            old = node.args[place : place + 1]
+            node.args[place : place + 1] = [expression(text, x=x) for x in old if text]
         else:
             old = [k for k in node.keywords if k.arg == place]
             new = [ast.keyword(place, expression(text, x=k.value)) for k in old if text]
             node.keywords = [k for k in node.keywords if k not in old] + new
         return node if old else None
+
     return change
 
 
 def entry(name, index, text):
     "Put an expression for `name[index]`: `x` is what is indexed, `i` the index."
+
     def change(node):
-        if not isinstance(node, ast.Subscript): return None
-        if name not in words(node.value) or index not in words(node.slice): return None
+        if not isinstance(node, ast.Subscript):
+            return None
+        if name not in words(node.value) or index not in words(node.slice):
+            return None
         return expression(text, x=node.value, i=node.slice)
+
     return change
 
 
 def name_becomes(name, text):
     "Put an expression for a name where it is read."
+
     def change(node):
         is_read = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         return expression(text) if is_read and node.id == name else None
+
     return change
 
 
 def branch(side, mentions):
     "Take one side ('body' or 'orelse') of an `if` in a line whose other side has `mentions`."
+
     def change(node):
-        if not isinstance(node, ast.IfExp): return None
+        if not isinstance(node, ast.IfExp):
+            return None
         other = node.orelse if side == 'body' else node.body
         return getattr(node, side) if mentions in words(other) else None
+
     return change
 
 
 def always(side):
     "Take one side ('body' or 'orelse') of every `if` in a line."
+
     def change(node):
         return getattr(node, side) if isinstance(node, ast.IfExp) else None
+
     return change
 
 
 def comparison(name, operator):
     "Put another operator in a comparison of `name`."
+
     def change(node):
-        if not isinstance(node, ast.Compare) or name not in words(node.left): return None
+        if not isinstance(node, ast.Compare) or name not in words(node.left):
+            return None
         return ast.Compare(node.left, [operator()], node.comparators)
+
     return change
 
 
 def no_statement(call):
     "Leave out a statement that is just a call."
+
     def change(node):
         is_it = isinstance(node, ast.Expr) and calls(node.value, call)
         return ast.Pass() if is_it else None
+
     return change
 
 
 def several(*changes):
     "Several changes in one function."
+
     def change(node):
         found = (one(node) for one in changes)
         return next((new for new in found if new is not None), None)
+
     return change
 
 
@@ -1041,77 +1179,118 @@ FAULTS = {
     'loss weights': (*SELECT, without('loss_weight')),
     'weights of the rows that stay': (*SELECT, entry('weight', 'keep', 'x[:int(i.sum())]')),
     'advantages of the rows that stay': (*SELECT, entry('adv', 'keep', 'x[:int(i.sum())]')),
-    'dropped rows stay out': (*SELECT, several(
-        call_becomes('rows_of', 'first', 'keep'),
-        entry('adv', 'keep', 'x'),
-        entry('weight', 'keep', 'x'))),
+    'dropped rows stay out': (
+        *SELECT,
+        several(
+            call_becomes('rows_of', 'first', 'keep'),
+            entry('adv', 'keep', 'x'),
+            entry('weight', 'keep', 'x'),
+        ),
+    ),
     'weights of a part of the batch': (*TAKE, entry('weight', 'index', 'x[:len(i)]')),
     'advantages of a part of the batch': (*TAKE, entry('adv', 'index', 'x[:len(i)]')),
     'share of a partial mini-batch': (*UPDATE, argument('optimizer_step', 'share', '1.0')),
     'epochs': (*UPDATE, without('epochs')),
     'whole groups in a mini-batch': (*UPDATE, argument('mini_batches', 2)),
     'groups are shuffled': (
-        'core.pipeline', 'mini_batches', entry('order', 'part', 'x.sort().values[i]')),
+        'core.pipeline',
+        'mini_batches',
+        entry('order', 'part', 'x.sort().values[i]'),
+    ),
     'every step shuffles anew': (*UPDATE, argument('mini_batches', 'seed', '0')),
     'a mini-batch above the batch': (*UPDATE, call_becomes('min', 'first', 'minibatch')),
     'whole groups in a micro-batch': (*STEP, argument('row_parts', 2)),
     'groups that are brought together': (
-        'core.pipeline', 'shuffled_groups', call_becomes('argsort', 'torch.arange(len(index))', 'index')),
+        'core.pipeline',
+        'shuffled_groups',
+        call_becomes('argsort', 'torch.arange(len(index))', 'index'),
+    ),
     'each gradient starts from 0': (*STEP, no_statement('zero_grad')),
     'clipping': (*STEP, argument('clip_grad_norm_', 1, '1e9')),
     'warm-up': ('training.loop', 'set_learning_rate', call_becomes('min', '1.0')),
-    'rows left out have no advantage': (
-        'core.pipeline', 'active_rows', comparison('adv', ast.Gt)),
+    'rows left out have no advantage': ('core.pipeline', 'active_rows', comparison('adv', ast.Gt)),
     'rows left out count in denominators': (*STEP, argument('microbatch_loss', 2, 'x[index]')),
     'denominators of the whole batch': (
-        'core.pipeline', 'aggregate_loss', argument('aggregate', 'whole')),
+        'core.pipeline',
+        'aggregate_loss',
+        argument('aggregate', 'whole'),
+    ),
     'rows without a token do not count': (
-        'objectives.aggregation', 'row_divisors',
-        call_becomes('sum', 'torch.tensor(len(whole))', 'any')),
+        'objectives.aggregation',
+        'row_divisors',
+        call_becomes('sum', 'torch.tensor(len(whole))', 'any'),
+    ),
     'regularisers': (*TOKENS, without('extra', ast.Add)),
     'regularisers have no weight': (
-        *TOKENS, call_becomes('check_shape', 'x * batch.weight', 'extra')),
+        *TOKENS,
+        call_becomes('check_shape', 'x * batch.weight', 'extra'),
+    ),
     'gradient through an entropy': (
-        *TOKENS, call_becomes('signals_for', '{k: v.detach() for k, v in x.items()}')),
+        *TOKENS,
+        call_becomes('signals_for', '{k: v.detach() for k, v in x.items()}'),
+    ),
     'old log-probabilities that are given': (*OLD, call_becomes('where', 'logp.detach()')),
     'old log-probabilities of single tokens': (
-        *OLD, call_becomes('isnan', 'x & x[rollouts.mask].all()')),
+        *OLD,
+        call_becomes('isnan', 'x & x[rollouts.mask].all()'),
+    ),
     'old log-probabilities that are known stay': (
-        'core.signals', 'add_signals', call_becomes('logp_old_of', "found['logp_old']")),
+        'core.signals',
+        'add_signals',
+        call_becomes('logp_old_of', "found['logp_old']"),
+    ),
     'old log-probabilities are constants': (*OLD, call_becomes('detach', 'logp')),
     'old log-probabilities before the update': (
-        'training.loop', 'needed_by_updates', name_becomes('several', 'False')),
+        'training.loop',
+        'needed_by_updates',
+        name_becomes('several', 'False'),
+    ),
     'old log-probabilities as a signal': (*TOKENS, argument('dict', 'logp_old')),
     'advantages as a signal': (*TOKENS, argument('dict', 'adv', '0 * x')),
     'reference log-probabilities': (
-        'core.signals', 'add_signals', name_becomes('reference', 'lambda policy: policy')),
+        'core.signals',
+        'add_signals',
+        name_becomes('reference', 'lambda policy: policy'),
+    ),
     'reference from before training': ('training.loop', 'start', no_statement('reference')),
     'greedy reward of the same problem': (
-        'core.signals', 'greedy_rewards', entry('rewards', 'prompt', 'x[0 * i]')),
-    'reward for the right problem': (
-        'core.signals', 'score_rollouts', entry('items', 'i', 'x[0]')),
+        'core.signals',
+        'greedy_rewards',
+        entry('rewards', 'prompt', 'x[0 * i]'),
+    ),
+    'reward for the right problem': ('core.signals', 'score_rollouts', entry('items', 'i', 'x[0]')),
     'reward for the right prompt': (
-        'core.signals', 'score_rollouts', entry('prompts', 'i', 'x[i - 1]')),
-    'order of the prompts': (
-        'core.signals', 'scored', call_becomes('prompts', 'x[::-1]')),
+        'core.signals',
+        'score_rollouts',
+        entry('prompts', 'i', 'x[i - 1]'),
+    ),
+    'order of the prompts': ('core.signals', 'scored', call_becomes('prompts', 'x[::-1]')),
     'text of the prompts': (
-        'core.signals', 'scored', call_becomes('prompts', "[text + ' ' for text in x]")),
+        'core.signals',
+        'scored',
+        call_becomes('prompts', "[text + ' ' for text in x]"),
+    ),
     'length of a response': ('training.loop', 'collect', argument('sampler', None)),
     'length of a greedy answer': ('training.loop', 'with_signals', argument('partial', None)),
     'length that the recipe says': (
-        'training.loop', 'room_of', argument('dict', 'max_new_tokens', 'x + 1')),
-    'length that is left open': (
-        'training.loop', 'room_of', always('body')),
-    'temperature of sampling': (
-        'training.loop', 'collect', argument('sampler', 'temperature')),
+        'training.loop',
+        'room_of',
+        argument('dict', 'max_new_tokens', 'x + 1'),
+    ),
+    'length that is left open': ('training.loop', 'room_of', always('body')),
+    'temperature of sampling': ('training.loop', 'collect', argument('sampler', 'temperature')),
     'temperature of log-probabilities': (
-        'core.policy', 'statistics', argument('dict', 'temperature', '1.0')),
+        'core.policy',
+        'statistics',
+        argument('dict', 'temperature', '1.0'),
+    ),
     'stages with memory learn': ('training.loop', 'update_memory', no_statement('update')),
 }
 
 
 class Planting(ast.NodeTransformer):
     "Applies a change wherever it fits, and counts."
+
     def __init__(self, change):
         self.change = change
         self.count = 0
@@ -1119,7 +1298,8 @@ class Planting(ast.NodeTransformer):
     def generic_visit(self, node):
         node = super().generic_visit(node)
         new = self.change(node)
-        if new is None: return node
+        if new is None:
+            return node
         self.count += 1
         return new
 
@@ -1143,7 +1323,8 @@ def planted(module, name, change):
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     planting = Planting(change)
     planting.visit(tree)
-    if not planting.count: raise LookupError(f"{name} has nothing to change: the fault is old")
+    if not planting.count:
+        raise LookupError(f"{name} has nothing to change: the fault is old")
     tree.body[0].decorator_list = []
     names = dict(vars(module))
     exec(compile(ast.fix_missing_locations(tree), f"<planted in {name}>", 'exec'), names)
@@ -1155,7 +1336,7 @@ def planted(module, name, change):
         function.__code__ = kept
 
 
-WATCHERS = (                           # tried first: between them they notice every fault
+WATCHERS = (  # tried first: between them they notice every fault
     ('grpo_entropy', SEVERAL),
     ('negative', SEVERAL),
     ('a_lol', SEVERAL),

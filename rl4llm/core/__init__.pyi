@@ -52,7 +52,6 @@ from .pipeline import BY_KEYWORD as BY_KEYWORD
 from .pipeline import Batch as Batch
 from .pipeline import ReadyStage as ReadyStage
 from .pipeline import Stages as Stages
-from .pipeline import TAKE_SIGNALS as TAKE_SIGNALS
 from .pipeline import active_rows as active_rows
 from .pipeline import advantages as advantages
 from .pipeline import aggregate_loss as aggregate_loss

@@ -69,9 +69,14 @@ _WITHDRAWN = {
                     "rl4llm.core.placebo shuffles what a method computes."),
     **dict.fromkeys(('ALIAS', 'ALSO_CALLED'), "A signal has one name now: rl4llm.core.source_of."),
     'SWITCH': "Values are read by rl4llm.core.settings.",
+    'has_logp_old': "rl4llm.core.knows_logp_old says it of each token.",
+    'is_pair': "rl4llm.advantages.PairItem marks the problems of a pair.",
     'update_weights': "rl4llm.analysis.replay_loss gives losses, weights and the total.",
     'wanted_signals': "rl4llm.core.build_stages(...).needs has them.",
 }
+for _table in ('ON_A_TREE', 'AT_HAND', 'BEFORE', 'playable_signals'):
+    _WITHDRAWN[_table] = "There is one table of signals now: rl4llm.core.known_signals."
+
 
 # %% ../../nbs/core/00_lazy.ipynb #d5972780
 _OLD_MODULES = {f'rl4llm.{old}': f'rl4llm.{new}' for old, new in {

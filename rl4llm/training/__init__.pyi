@@ -110,7 +110,6 @@ from .pretraining import pretrain as pretrain
 from .pretraining import save_base as save_base
 from .pretraining import supervised_step as supervised_step
 from .real_models import GROUP as GROUP
-from .real_models import PROMPTS as PROMPTS
 from .real_models import for_text as for_text
 from .real_models import longer as longer
 from .real_models import longer_stage as longer_stage
