@@ -2568,6 +2568,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'rl4llm.studies.frontiers._rows': ('studies/frontiers.html#_rows', 'rl4llm/studies/frontiers.py'),
                                           'rl4llm.studies.frontiers._spread': ( 'studies/frontiers.html#_spread',
                                                                                 'rl4llm/studies/frontiers.py'),
+                                          'rl4llm.studies.frontiers._untold': ( 'studies/frontiers.html#_untold',
+                                                                                'rl4llm/studies/frontiers.py'),
                                           'rl4llm.studies.frontiers._verdict': ( 'studies/frontiers.html#_verdict',
                                                                                  'rl4llm/studies/frontiers.py'),
                                           'rl4llm.studies.frontiers._where': ( 'studies/frontiers.html#_where',

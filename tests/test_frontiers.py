@@ -89,6 +89,22 @@ def test_the_frontier_is_the_best_path_at_each_level_and_of_those_that_get_there
         shared_gains([short, straight('b', -0.1, 0)])
 
 
+def test_of_a_method_that_never_rises_nothing_is_told_and_the_others_are_compared():
+    paths = [straight('a', 0.2, -0.02), straight('b', -0.1, 0), straight('c', 0.2, -0.2)]
+    alone = frontier_table(paths).set_index('method')['verdict']
+    assert alone['b'] == 'cannot be told' and set(alone['c']) == {'lower'}
+    pairs = frontier_differences(paths).set_index(['method', 'minus'])['verdict']
+    assert pairs['b', 'a'] == pairs['c', 'b'] == 'cannot be told'
+    assert set(pairs['c', 'a']) == {'lower'}
+    lone = frontier_table([straight('b', -0.1, 0)])
+    assert lone['verdict'].tolist() == ['cannot be told']
+    readings = measured_frontiers(made_up_study(falls='narrower'))['readings']
+    verdict = FrontierVerdict('world', tuple(json.loads(json.dumps(readings))))
+    assert 'narrower: never above its pass@1' in verdict.headline
+    assert 'narrower and keeper do not reach the same pass@1' in verdict.headline
+    assert all('cannot be told' in sentence for sentence in verdict.sentences)
+
+
 def test_the_interval_is_that_of_the_formula_where_there_is_one():
     "Means over seeds and problems, each variance with its own t quantile; a bootstrap that lacks 1/S, or a plain 1.96, is found out."
     path = straight('a', 0.1, 0.05, seeds=4, problems=9, luck=0.1, noise=0.1)
@@ -335,8 +351,11 @@ WORLD = Study(
 )
 
 
-def made_up_study(study=WORLD, seeds=range(5)):
-    "Stored runs: pass@1 rises alike, keeper keeps all problems, narrower loses the last ones of each level."
+def made_up_study(study=WORLD, seeds=range(5), falls=None):
+    """Stored runs: pass@1 rises alike, keeper keeps all problems, narrower loses the last ones.
+
+    falls: an arm that loses pass@1 from the first step on.
+    """
 
     def evaluation(step, lr, seed, arm, tests, n):
         rng, counts, keys = (
@@ -347,7 +366,8 @@ def made_up_study(study=WORLD, seeds=range(5)):
         for level, many in tests:
             progress = step / 20 * lr * 5e3
             within = np.arange(many) < many * (1 - 0.3 * progress * (arm == 'narrower'))
-            counts += rng.binomial(n, within * (0.3 + 0.2 * progress) / within.mean()).tolist()
+            ease = 0.3 + (-0.2 if arm == falls else 0.2) * progress
+            counts += rng.binomial(n, within * ease / within.mean()).tolist()
             keys += [f'{level}|{i}' for i in range(many)]
         return dict(
             step=step,

@@ -242,14 +242,27 @@ def shared_gains(paths, count: int = 3, share: float = 0.7) -> Float[np.ndarray,
 def frontier_table(paths, gains=None, **how) -> pd.DataFrame:
     """Each method at each level of pass@1: change of pass@k since the base, and a verdict.
 
-    gains: default `shared_gains`. how: as `frontier_interval` takes it. The verdicts are corrected
-    over the whole table (Holm).
+    gains: default `shared_gains` of the methods that rise above the base; of one that never does
+    nothing can be told. how: as `frontier_interval` takes it. The verdicts are corrected over the
+    whole table (Holm).
     """
-    gains = shared_gains(paths) if gains is None else np.asarray(gains)
+    rising = [path for found in by_method(paths).values() if furthest(found) > 0 for path in found]
+    if gains is None and rising:
+        gains = shared_gains(rising)
     rows = []
     for method, found in by_method(paths).items():
-        rows += _rows(dict(method=method), found, gains, frontier_interval(found, gains, **how))
+        named = dict(method=method)
+        if furthest(found) > 0:
+            rows += _rows(named, found, gains, frontier_interval(found, gains, **how))
+        else:
+            rows.append(_untold(named, found))
     return _judged(rows)
+
+
+def _untold(named: dict, paths) -> dict:
+    "The row of a comparison for which there is no level of pass@1 above the base."
+    numbers = dict.fromkeys(('gain', 'pass@1', 'difference', 'low', 'high', 'p'), np.nan)
+    return {**named, **numbers, 'seeds': min(path.first.shape[1] for path in paths)}
 
 
 def _rows(named: dict, paths, gains, interval) -> list[dict]:
@@ -284,18 +297,23 @@ def _verdict(row: dict, alpha: float) -> str:
 def frontier_differences(paths, gains=None, **how) -> pd.DataFrame:
     """Each method against each that stands before it, at equal pass@1: differences of pass@k.
 
-    gains: default `shared_gains` of each pair. how: as `frontier_interval` takes it. The verdicts
-    are corrected over the whole table (Holm).
+    gains: default `shared_gains` of each pair; of a method that never rises above the base nothing
+    can be told. how: as `frontier_interval` takes it. The verdicts are corrected over the whole
+    table (Holm).
     """
     found = by_method(paths)
     methods = list(found)
     rows = []
     for i, method in enumerate(methods):
         for other in methods[:i]:
+            named = dict(method=method, minus=other)
             pair = found[method] + found[other]
+            if min(furthest(found[method]), furthest(found[other])) <= 0:
+                rows.append(_untold(named, pair))
+                continue
             levels = shared_gains(pair) if gains is None else np.asarray(gains)
             interval = frontier_interval(found[method], levels, found[other], **how)
-            rows += _rows(dict(method=method, minus=other), pair, levels, interval)
+            rows += _rows(named, pair, levels, interval)
     return _judged(rows)
 
 # %% ../../nbs/studies/05_frontiers.ipynb #3a199818
@@ -526,7 +544,8 @@ def _against_base(reading: dict) -> list[str]:
         counts = [f"{word} at {(told == word).sum()}" for word in ('higher', 'lower')
                   if (told == word).any()]
         seen = ' and '.join(counts) or 'no difference shown at any'
-        said.append(f"{method}: {seen} of {len(told)} levels")
+        levels = f'{seen} of {len(told)} levels' if len(told) else 'never above its pass@1'
+        said.append(f'{method}: {levels}')
     return said
 
 # %% ../../nbs/studies/05_frontiers.ipynb #ff042f64
