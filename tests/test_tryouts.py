@@ -141,7 +141,7 @@ def test_the_parents_run_is_no_evidence_for_the_child():
 
 def test_only_those_that_are_named():
     assert list(tryout_table(names=['rloo']).index) == ['rloo']
-    with pytest.raises(KeyError, match='no tryout of'):
+    with pytest.raises(KeyError, match='no recipe is called'):
         tryout_table(names=['rlo'])
 
 
