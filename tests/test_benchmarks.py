@@ -180,6 +180,8 @@ def test_stored_results_are_whole(name):
 
 def test_missing_results_say_how_to_make_them(tmp_path):
     with pytest.raises(FileNotFoundError, match='python -m benchmarks'):
+        load_benchmark('nonesuch.json')
+    with pytest.raises(KeyError, match='benchmark'):
         load_benchmark('nonesuch')
     with pytest.raises(ValueError, match='TRL is not installed'):
         headline(dict(rows=[], left_out=['TRL is not installed']))

@@ -134,7 +134,8 @@ def status_of(row, components, recipes, records: dict | None = None) -> str:
     """
     if row.Index in PARTLY: return f'partly built: {PARTLY[row.Index]}'
     records = stored_tryouts() if records is None else records
-    if any(acts(name, records) for name in recipes): return 'built'
+    tried = [name for name in recipes if name in records]
+    if any(acts(name, records) for name in tried): return 'built'
     is_measure = set(components) <= set(ALSO.get(row.Index, ()))
     if components and is_measure and not recipes: return 'built'
     if components: return f'partly built: {_UNTRIED}'
