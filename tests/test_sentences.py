@@ -392,7 +392,7 @@ def plain_sentences(source):
         )
         yield from (
             s
-            for s in re.split(r'(?<!Dr\.)(?<!al\.)(?<=[.?!:])\s+(?=[A-Z(])', short)
+            for s in re.split(r'(?<!Dr\.)(?<!al\.)(?<=[.?!:])\s+(?=[A-Z(]|- )', short)
             if not s.startswith(('Left', 'Right', '('))
         )
 
