@@ -2547,6 +2547,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'rl4llm.studies.frontiers.Path': ('studies/frontiers.html#path', 'rl4llm/studies/frontiers.py'),
                                           'rl4llm.studies.frontiers._against_base': ( 'studies/frontiers.html#_against_base',
                                                                                       'rl4llm/studies/frontiers.py'),
+                                          'rl4llm.studies.frontiers._between': ( 'studies/frontiers.html#_between',
+                                                                                 'rl4llm/studies/frontiers.py'),
                                           'rl4llm.studies.frontiers._by_step_size': ( 'studies/frontiers.html#_by_step_size',
                                                                                       'rl4llm/studies/frontiers.py'),
                                           'rl4llm.studies.frontiers._counts': ( 'studies/frontiers.html#_counts',

@@ -100,7 +100,7 @@ def test_of_a_method_that_never_rises_nothing_is_told_and_the_others_are_compare
     assert lone['verdict'].tolist() == ['cannot be told']
     readings = measured_frontiers(made_up_study(falls='narrower'))['readings']
     verdict = FrontierVerdict('world', tuple(json.loads(json.dumps(readings))))
-    assert 'narrower: never above its pass@1' in verdict.headline
+    assert 'narrower never rises above its pass@1' in verdict.headline
     assert 'narrower and keeper do not reach the same pass@1' in verdict.headline
     assert all('cannot be told' in sentence for sentence in verdict.sentences)
 
@@ -476,11 +476,11 @@ def test_one_verdict_from_stored_runs_for_everybody(monkeypatch, tmp_path):
         'narrower against keeper' in s and 'at equal pass@1' in s for s in found.sentences
     )
     assert (
-        found.headline.startswith('pass@16 on 200 problems')
+        found.headline.startswith('pass@16 of 200 problems')
         and 'keeper keeps more than narrower' in found.headline
     )
     assert (
-        'keeper: no difference shown' in found.headline and 'narrower: lower at ' in found.headline
+        'no difference is shown for keeper' in found.headline and 'narrower is lower at ' in found.headline
     )
     assert waiting.headline == waiting.sentences[0] and found._repr_markdown_() == found.headline
     few = FrontierVerdict(

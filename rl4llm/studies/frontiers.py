@@ -516,11 +516,19 @@ def verdict_headline(verdict: FrontierVerdict) -> str:
     if not verdict.known: return not_there_yet(verdict.study)
     asked = dict(exam='evaluations', level=None)
     reading = next(r for r in verdict.readings if asked.items() <= r.items())
-    against_base = '; '.join(_against_base(reading))
-    pairs = '; '.join(_PAIR[found['at equal pass@1']].format(*pair)
-                      for pair, found in _pairs(reading).items())
-    where = f"pass@{reading['k']} on {reading['problems']} problems, over all step sizes"
-    return f"{where}, at equal pass@1. Against the base: {against_base}. Between methods: {pairs}."
+    against_base = ', '.join(_against_base(reading))
+    pairs = _between(reading)
+    where = f"pass@{reading['k']} of {reading['problems']} problems, over all step sizes"
+    return (f"{where}, compared where pass@1 has risen by the same amount. Against the base: "
+            f"{against_base}. Between methods: {pairs}.")
+
+
+def _between(reading: dict) -> str:
+    "What is known of the methods in pairs; in short where no pair is told apart."
+    words = {pair: found['at equal pass@1'] for pair, found in _pairs(reading).items()}
+    if len(words) > 1 and set(words.values()) == {'no difference shown'}:
+        return 'no difference is shown between any two of them'
+    return '; '.join(_PAIR[word].format(*pair) for pair, word in words.items())
 
 
 _PAIR = {
@@ -541,11 +549,12 @@ def _against_base(reading: dict) -> list[str]:
     said = []
     for method, verdicts in table.groupby('method', sort=False)['verdict']:
         told = verdicts[verdicts != 'cannot be told']
-        counts = [f"{word} at {(told == word).sum()}" for word in ('higher', 'lower')
-                  if (told == word).any()]
-        seen = ' and '.join(counts) or 'no difference shown at any'
-        levels = f'{seen} of {len(told)} levels' if len(told) else 'never above its pass@1'
-        said.append(f'{method}: {levels}')
+        counts = [f"{word} at {(told == word).sum()} of {len(told)} levels"
+                  for word in ('higher', 'lower') if (told == word).any()]
+        nothing = f'no difference is shown for {method}'
+        if not len(told):
+            nothing = f'{method} never rises above its pass@1'
+        said.append(f"{method} is {' and '.join(counts)}" if counts else nothing)
     return said
 
 # %% ../../nbs/studies/05_frontiers.ipynb #ff042f64
