@@ -6,7 +6,8 @@ is what changed. Without git, all. `--run` executes them."""
 
 import argparse, ast, os, runpy, subprocess, sys, time
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from multiprocessing import get_context
 from pathlib import Path
 from unittest import mock
 from lint_rules import Notebook
@@ -250,18 +251,23 @@ def choose(top=TOP, *, everything=False):
 
 
 def execute(files, workers=2):
-    "Executes notebooks as nbdev-test does; (file, passed, seconds) of each."
-    from fastcore.parallel import parallel
+    """Executes notebooks as nbdev-test does; (file, passed, seconds) of each.
+
+    Each has a process of its own: what one registers must not reach another. They are forked from
+    one that has imported the slow packages.
+    """
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
     from fastcore.xtras import working_directory
     from nbdev.config import get_config
     from nbdev.test import test_nb
 
     config = get_config(TOP)
     options = dict(skip_flags=config.tst_flags.split(), cell_timeout=config.cell_timeout)
-    with working_directory(TOP / 'nbs'):
-        done = parallel(
-            test_nb, [TOP / f for f in files], basepath=TOP, n_workers=workers, **options
-        )
+    one = partial(test_nb, basepath=TOP, **options)
+    pool = get_context('fork').Pool(workers, maxtasksperchild=1)
+    with working_directory(TOP / 'nbs'), pool:
+        done = pool.map(one, [TOP / f for f in files], chunksize=1)
     return [(file, passed, seconds) for file, (passed, seconds) in zip(files, done)]
 
 

@@ -1324,3 +1324,19 @@ def test_functions_without_source_are_told_apart(tiny_folder, lively):
         assert one.fingerprint() != other.fingerprint() == other.fingerprint()
     run = train(str(tiny_folder), 'countdown/easy', found[0], steps=1)
     assert run.config['status'] == 'finished'
+
+
+def test_a_sampler_that_replays_brings_its_own_problems(small_policy, easy):
+    "Both from the log and, on a later step, with other problems than were asked."
+    from rl4llm.core.rollouts import check_drawn
+    from rl4llm.objectives.offline import as_logged
+
+    problems = easy.sample(4, seed=0)
+    drawn = small_policy.sample(problems[:2], 2, seed=0)
+    with pytest.raises(ValueError, match='whose problem 0'):
+        check_drawn(drawn, problems[2:], 'sample')
+    assert check_drawn(as_logged(drawn), problems[2:], 'logged_sample').items == drawn.items
+    log = use('logged_sample', batches=1)
+    made = recipe('a_lol', prompts=2, group=4, sampler=log)
+    run = train(small_policy.clone(), easy, made, steps=3, seed=0)
+    assert len(run.rows) == 3
