@@ -651,6 +651,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'rl4llm/analysis/traces.py'),
                                         'rl4llm.analysis.traces.Replay.table': ( 'analysis/traces.html#replay.table',
                                                                                  'rl4llm/analysis/traces.py'),
+                                        'rl4llm.analysis.traces._as_drawn': ('analysis/traces.html#_as_drawn', 'rl4llm/analysis/traces.py'),
                                         'rl4llm.analysis.traces._check_format': ( 'analysis/traces.html#_check_format',
                                                                                   'rl4llm/analysis/traces.py'),
                                         'rl4llm.analysis.traces._digest': ('analysis/traces.html#_digest', 'rl4llm/analysis/traces.py'),

@@ -1601,3 +1601,25 @@ def test_a_picture_of_forks_has_its_marks():
         torch.rand(2, 30), torch.rand(2, 30), torch.ones(2, 30, dtype=torch.bool), bins=5
     )
     assert len(figure.axes[1].patches) == 5 and len(figure.axes[0].lines) == 3
+
+
+def test_a_replay_by_a_moved_policy_clips_against_the_one_that_drew():
+    "Whether or not statistics were kept: the old policy is never the moved one itself."
+    from rl4llm.analysis.traces import keep_statistics, replay
+    from rl4llm.core.policy import Policy
+    from rl4llm.core.registry import use
+    from rl4llm.core.signals import scored
+    from rl4llm.tasks import task
+
+    policy = Policy.load('tiny')
+    problems = task('countdown').sample(4, seed=0)
+    plain = scored(policy, policy.sample(problems, 8, seed=0), use('correct'))
+    kept = keep_statistics(policy, plain)
+    moved = policy.clone()
+    with torch.no_grad():
+        for weight in moved.model.parameters():
+            weight.add_(0.02 * torch.randn(weight.shape, generator=torch.manual_seed(0)))
+    played = [replay(rows, 'grpo_clip_higher', policy=moved) for rows in (plain, kept)]
+    assert torch.allclose(played[0].weight, played[1].weight, atol=1e-4)
+    with_advantage = plain.mask & (played[0].adv != 0)
+    assert (played[0].weight[with_advantage] == 0).any()

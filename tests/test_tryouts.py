@@ -115,10 +115,9 @@ def test_the_difference_to_the_placebo_is_that_of_the_ends():
         and found['over'] == pytest.approx(0.2)
         and found['over_low'] <= 0.2 + 1e-9 <= found['over_high'] + 2e-9
     )
-    assert (
-        over_placebo('univg', {'univg': record([5] * 20)}) == {}
-        and 'univg_shuffled' in tryout_line('univg')
-    )
+    assert over_placebo(
+        'univg', {'univg': record([5] * 20)}
+    ) == {} and 'univg_shuffled' in tryout_line('univg')
     with pytest.raises(KeyError, match='no recipe is called'):
         tryout_line('no such')
 

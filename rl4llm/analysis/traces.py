@@ -294,6 +294,12 @@ def replay_loss(stages, rollouts, adv, now: dict, **more) -> tuple[Tensor, Tenso
     return spread.detach(), -gradient * int(batch.mask.sum()), float(total.detach())
 
 # %% ../../nbs/analysis/14_traces.ipynb #26fa65eb
+def _as_drawn(rollouts) -> Rollouts:
+    "`rollouts` whose old log-probabilities, where not noted, are those at drawing."
+    drawn = rollouts.logp_old.where(rollouts.logp_old.isfinite(), rollouts.logp_behave)
+    return dataclasses.replace(rollouts, logp_old=drawn)
+
+
 def replay(rollouts, recipe='reinforce', *, reward=None, advantage=None, objective=None,
            policy=None) -> Replay:
     """Send saved `rollouts` through a recipe's stages from advantage to loss.
@@ -301,7 +307,7 @@ def replay(rollouts, recipe='reinforce', *, reward=None, advantage=None, objecti
     Nothing is sampled. Regularisers are left out.
     advantage, objective: stages to take instead of the recipe's.
     reward: scores the saved texts anew (None keeps the saved rewards).
-    policy: gives log-probabilities and signals of its own.
+    policy: gives log-probabilities and signals of its own; the old policy is whoever drew the rows.
     Raises ValueError for a signal that is not there.
     """
     changes = dict(advantage=advantage, objective=objective)
@@ -309,6 +315,7 @@ def replay(rollouts, recipe='reinforce', *, reward=None, advantage=None, objecti
     made = as_recipe(recipe).but(regularisers=(), **changes)
     stages = build_stages(made, own=rollouts.signals)
     rows = rollouts if reward is None else scored_again(rollouts, reward)
+    rows = _as_drawn(rows)
     needs = needed_in_replay(stages, policy)
     check_signals(rows, needs, policy)
     if policy is not None:
