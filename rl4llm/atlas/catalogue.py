@@ -54,11 +54,14 @@ PARTLY = {
     47: 'its measures; its way to choose data is missing',
     61: 'its measures; its reward is missing',
     115: 'its pre-clip and advantage filter; its reward model and consistency reward are missing',
+    118: 'run records and comparisons; its shared store of tracked experiments is missing',
+    122: 'its decoupled objective and stale samples; its asynchronous system is missing',
     124: 'the exact effective horizon; its algorithm SQIRL is missing',
     155: 'its measure and weight; its curriculum is missing',
     187: 'its task and measure of difficulty; its curriculum is missing',
     197: 'its measures; its distillation arm is missing',
     208: 'its weights by difficulty; its grounding task and rewards are missing',
+    227: 'its weights by difficulty; its images and its first stage are missing',
     228: 'its weights by difficulty; its learned reward is missing',
 }
 
