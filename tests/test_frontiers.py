@@ -101,7 +101,7 @@ def test_of_a_method_that_never_rises_nothing_is_told_and_the_others_are_compare
     assert lone['verdict'].tolist() == ['cannot be told']
     readings = measured_frontiers(made_up_study(falls='narrower'))['readings']
     verdict = FrontierVerdict('world', tuple(json.loads(json.dumps(readings))))
-    assert 'narrower never rises above its pass@1' in verdict.headline
+    assert set(verdict.changes.loc['narrower']) == {'pass@1 never rises'}
     assert 'narrower and keeper do not reach the same pass@1' in verdict.headline
     assert all('cannot be told' in sentence for sentence in verdict.sentences)
 
@@ -476,13 +476,16 @@ def test_one_verdict_from_stored_runs_for_everybody(monkeypatch, tmp_path):
     assert len(found.sentences) == 4 and all(
         'narrower against keeper' in s and 'at equal pass@1' in s for s in found.sentences
     )
-    assert (
-        'pass@16 at the end (200 problems, at a pass@1 0.' in found.headline
-        and 'keeper keeps more than narrower' in found.headline
-    )
-    against_base = r'keeper [+-]0.\d+ \[.*narrower -0.\d+ \[-0.\d+, -0'
-    assert re.search(against_base, found.headline)
-    assert waiting.headline == waiting.sentences[0] and found._repr_markdown_() == found.headline
+    assert 'pass@16 at the end (200 problems): keeper keeps more than narrower' in found.headline
+    at_the_end = found.changes.iloc[:, 0]
+    assert at_the_end.name.startswith('pass@16 at the end (200 problems), pass@1 +0.')
+    assert re.fullmatch(r'-0.\d+ \[-0.\d+, -0.\d+\]', at_the_end['narrower'])
+    lines = found._repr_markdown_().split('\n')
+    assert lines[0] == found.headline and lines[-1].startswith('| narrower | -0.')
+    alike = measured_frontiers(made_up_study(dataclasses.replace(WORLD, arms=('keeper', 'keepers'))))
+    same = FrontierVerdict('world', tuple(alike['readings']))
+    assert 'no difference between the methods is shown, and one of up to 0.' in same.headline
+    assert waiting.headline == waiting.sentences[0] == waiting._repr_markdown_()
     few = FrontierVerdict(
         'world', tuple(measured_frontiers(made_up_study(seeds=range(3)))['readings'])
     )

@@ -173,12 +173,19 @@ def check_drawn(drawn, items, name: str) -> Rollouts:
         raise ValueError(f"{name} returned a {type(drawn).__name__}, wanted Rollouts "
                          "(`make_rollouts` makes them).")
     is_replay = bool((drawn.origin == ORIGINS.index('replay')).all())
-    wrong = '' if is_replay else _other_problem(drawn.items, items)
+    wrong = _without_problem(drawn) if is_replay else _other_problem(drawn.items, items)
     if len(drawn.texts) != len(drawn):
         wrong = f"with {len(drawn.texts)} texts for {len(drawn)} rows; wanted one for each row"
     if wrong:
         raise ValueError(f"{name} returned rollouts {wrong}.")
     return drawn
+
+
+def _without_problem(drawn) -> str:
+    "What is missing if prompts of replayed rows lack their problem, in words."
+    prompts = len(drawn.prompt_ids)
+    if len(drawn.items) == prompts: return ''
+    return f"of {len(drawn.items)} problems; wanted one for each of the {prompts} prompts replayed"
 
 
 def _other_problem(given, asked) -> str:

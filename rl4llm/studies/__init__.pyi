@@ -53,6 +53,7 @@ from .frontiers import readings as readings
 from .frontiers import shared_gains as shared_gains
 from .frontiers import store_frontiers as store_frontiers
 from .frontiers import study_paths as study_paths
+from .frontiers import verdict_changes as verdict_changes
 from .frontiers import verdict_file as verdict_file
 from .frontiers import verdict_headline as verdict_headline
 from .frontiers import verdict_sentences as verdict_sentences

@@ -7,7 +7,7 @@ __all__ = ['Path', 'path_from_counts', 'paths_on_the_way', 'paths_at_the_end', '
            'by_method', 'furthest', 'shared_gains', 'frontier_table', 'frontier_differences', 'dominance',
            'plot_frontiers', 'study_paths', 'readings', 'measured_frontiers', 'verdict_file', 'store_frontiers',
            'FrontierVerdict', 'frontier_verdict', 'verdict_table', 'verdict_sentences', 'verdict_headline',
-           'not_there_yet', 'plot_study']
+           'verdict_changes', 'not_there_yet', 'plot_study']
 
 # %% ../../nbs/studies/05_frontiers.ipynb #cc75ad77
 import html, json
@@ -432,12 +432,19 @@ class FrontierVerdict:
         "See `verdict_headline`."
         return verdict_headline(self)
 
+    @property
+    def changes(self) -> pd.DataFrame:
+        "See `verdict_changes`."
+        return verdict_changes(self)
+
     def __repr__(self): return '\n'.join(self.sentences)
 
-    def _repr_markdown_(self): return self.headline
+    def _repr_markdown_(self):
+        return f'{self.headline}\n\n{_markdown(self.changes)}' if self.known else self.headline
 
     def _repr_html_(self):
-        return ''.join(f'<p>{html.escape(sentence)}</p>' for sentence in self.sentences)
+        table = self.changes.to_html() if self.known else ''
+        return f'<p>{html.escape(self.headline)}</p>{table}'
 
 # %% ../../nbs/studies/05_frontiers.ipynb #a560c762
 def frontier_verdict(name: str = 'frontier') -> FrontierVerdict:
@@ -509,42 +516,29 @@ def _pair_sentence(row: dict) -> str:
 
 # %% ../../nbs/studies/05_frontiers.ipynb #5a1f0c02
 def verdict_headline(verdict: FrontierVerdict) -> str:
-    """The verdict in short: the readings of all problems, at the end and on the way.
-
-    For each: the change of pass@k against the base at the highest pass@1 that all methods reach,
-    and what is known of the methods in pairs.
-    """
+    """What is known of the methods in pairs: on all problems, at the end and on the way."""
     if not verdict.known: return not_there_yet(verdict.study)
-    whole = [reading for reading in verdict.readings if reading['level'] is None]
-    told = [_told_shortly(reading) for reading in reversed(whole)]
+    told = [f'{_named(reading)}: {_between(reading)}.' for reading in _of_all_problems(verdict)]
     return ' '.join(['At equal pass@1, over the step sizes of the grid.', *told])
 
 
-def _told_shortly(reading: dict) -> str:
-    "One reading: where, each method against the base, the methods in pairs."
+def _of_all_problems(verdict: FrontierVerdict) -> list[dict]:
+    "The readings of all problems, the end of training first."
+    return [reading for reading in reversed(verdict.readings) if reading['level'] is None]
+
+
+def _named(reading: dict) -> str:
     where = _where(reading)
-    place = f"pass@{where['k']} {where['read']} ({where['problems']}"
-    level = _highest_level(reading)
-    if level is not None:
-        place += f", at a pass@1 {level:.3f} above the base's"
-    changes = ', '.join(_against_base(reading, level))
-    return f"{place}) against the base: {changes}; between methods: {_between(reading)}."
-
-
-def _highest_level(reading: dict) -> float | None:
-    "The largest gain of pass@1 at which all methods that rise can be told, if there is one."
-    table = pd.DataFrame(reading['frontier']).dropna(subset='gain')
-    told = table.groupby('gain')['p'].apply(lambda p: p.notna().all())
-    return float(told[told].index.max()) if told.any() else None
+    return f"pass@{where['k']} {where['read']} ({where['problems']})"
 
 
 def _between(reading: dict) -> str:
     "What is known of the methods in pairs; in short where no pair is told apart."
     words = {pair: found['at equal pass@1'] for pair, found in _pairs(reading).items()}
-    if len(words) > 1 and set(words.values()) == {'no difference shown'}:
-        table = pd.DataFrame(reading['differences'])
-        unseen = table[['low', 'high']].abs().max(axis=None)
-        return f'no difference is shown, and one of {unseen:.2f} could be there unseen'
+    if set(words.values()) == {'no difference shown'}:
+        unseen = pd.DataFrame(reading['differences'])[['low', 'high']].abs().max(axis=None)
+        return ('no difference between the methods is shown, and one of up to '
+                f'{unseen:.2f} could have stayed unseen')
     return '; '.join(_PAIR[word].format(*pair) for pair, word in words.items())
 
 
@@ -559,20 +553,46 @@ _PAIR = {
     'no verdict yet': '{0} and {1} have too few seeds for a verdict',
 }
 
+# %% ../../nbs/studies/05_frontiers.ipynb #5a1f0c08
+def verdict_changes(verdict: FrontierVerdict) -> pd.DataFrame:
+    """Change of pass@k against the base with its interval, as text: a row for each method.
 
-def _against_base(reading: dict, level: float | None) -> list[str]:
-    "For each method, the change of pass@k at one gain of pass@1, with its interval."
-    said = []
+    A column for each reading of all problems, at the highest pass@1 that all methods reach.
+    """
+    columns = {}
+    for reading in _of_all_problems(verdict):
+        level = _highest_level(reading)
+        risen = '' if level is None else f', pass@1 {level:+.3f}'
+        columns[f'{_named(reading)}{risen}'] = _against_base(reading, level)
+    return pd.DataFrame(columns).rename_axis('change against the base')
+
+
+def _highest_level(reading: dict) -> float | None:
+    "The largest gain of pass@1 at which all methods that rise can be told, if there is one."
+    table = pd.DataFrame(reading['frontier']).dropna(subset='gain')
+    told = table.groupby('gain')['p'].apply(lambda p: p.notna().all())
+    return float(told[told].index.max()) if told.any() else None
+
+
+def _against_base(reading: dict, level: float | None) -> dict[str, str]:
+    "Method -> its change of pass@k at one gain of pass@1, with the interval."
+    said = {}
     for method, rows in pd.DataFrame(reading['frontier']).groupby('method', sort=False):
         here = rows[rows['gain'] == level]
-        if rows['gain'].isna().all():
-            said.append(f'{method} never rises above its pass@1')
-        elif here.empty:
-            said.append(f'{method} cannot be told')
-        else:
-            change, low, high = here[['difference', 'low', 'high']].iloc[0]
-            said.append(f'{method} {change:+.3f} [{low:+.3f}, {high:+.3f}]')
+        if here.empty:
+            never = rows['gain'].isna().all()
+            said[method] = 'pass@1 never rises' if never else 'cannot be told'
+            continue
+        change, low, high = here[['difference', 'low', 'high']].iloc[0]
+        said[method] = f'{change:+.3f} [{low:+.3f}, {high:+.3f}]'
     return said
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    "A table of texts in Markdown."
+    head = [table.index.name, *table.columns]
+    rows = [head, ['---'] * len(head), *table.reset_index().values.tolist()]
+    return '\n'.join(f"| {' | '.join(row)} |" for row in rows)
 
 # %% ../../nbs/studies/05_frontiers.ipynb #ff042f64
 def not_there_yet(name: str) -> str:

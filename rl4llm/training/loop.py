@@ -82,14 +82,14 @@ def check_group_of_one(recipe, stages: Stages) -> None:
         return
     rewards = torch.tensor([0.0, 1.0, 0.0, 1.0])
     if stage(rewards, torch.arange(4)).any(): return
-    raise ValueError(nothing_to_compare(recipe, stage))
+    raise ValueError(f"recipe {recipe.name!r} has group=1. {nothing_to_compare(stage)} Give at "
+                     "least group=2, or another advantage.")
 
 
-def nothing_to_compare(recipe, advantage) -> str:
+def nothing_to_compare(advantage) -> str:
     "What is wrong with an advantage that compares groups of one row."
-    return (f"recipe {recipe.name!r} has group={recipe.group}, but its advantage {advantage.name} "
-            "compares the answers to one problem with each other: every advantage is 0. Give at "
-            "least group=2, or another advantage.")
+    return (f"The advantage {advantage.name} compares the answers of one group with each other, "
+            "so every advantage is 0.")
 
 # %% ../../nbs/training/04_loop.ipynb #e825afd2
 def check_stages(recipe, stages: Stages) -> None:
@@ -388,7 +388,7 @@ def microbatch_loss(state: TrainState, batch: Batch, whole, counted) -> tuple[Te
     live = state.policy.statistics(batch.rows, ('logp', *names), watched=watched)
     logp = live.pop('logp')
     if not logp.isfinite().all():
-        guard(state, math.nan, math.nan, 0.0)
+        raise diverged(state, "log-probabilities of the policy are not finite")
     cut = []
 
     def watch(losses):
@@ -636,7 +636,10 @@ def check_groups(state: TrainState, rollouts, adv) -> None:
     rewards = rollouts.rewards[~rollouts.rewards.isnan()]
     differ = len(rewards) > 1 and bool((rewards != rewards[0]).any())
     if not (alone and differ) or (adv * rollouts.mask).any(): return
-    raise ValueError(nothing_to_compare(state.recipe, state.stages.advantage))
+    stages = state.stages
+    raise ValueError(f"step {state.step}: {stages.sampler.name} put each row into a group of its "
+                     f"own. {nothing_to_compare(stages.advantage)} Take a sampler that draws "
+                     "several rows for a group, or another advantage.")
 
 # %% ../../nbs/training/04_loop.ipynb #a4f061ff
 def train_step(state: TrainState, limit: float) -> dict:
