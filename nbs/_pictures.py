@@ -1,4 +1,4 @@
-"Makes stored pictures small: `python nbs/_pictures.py NOTEBOOK...` gives large PNG outputs a palette."
+"Gives large stored pictures a palette: `python nbs/_pictures.py NOTEBOOK...`"
 import base64, io, sys
 from pathlib import Path
 import nbformat
@@ -10,13 +10,15 @@ MOST = 4000             # colours of a drawing; a photograph has more, and stays
 
 
 def smaller(data):
-    "The PNG `data` with a palette of its most frequent colours; the others become the nearest of these."
+    "The PNG `data` with a palette of its most frequent colours; others become the nearest."
     pixels = np.asarray(Image.open(io.BytesIO(data)).convert('RGB'))
-    colours, which, counts = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True)
+    colours, which, counts = np.unique(pixels.reshape(-1, 3), axis=0,
+                                       return_inverse=True, return_counts=True)
     if len(colours) > MOST: return data
     palette = colours[np.argsort(-counts)[:256]].astype(int)
     apart = np.abs(colours[:, None].astype(int) - palette).sum(-1)
-    indexed = Image.fromarray(apart.argmin(1)[which.ravel()].reshape(pixels.shape[:2]).astype(np.uint8))
+    numbers = apart.argmin(1)[which.ravel()].reshape(pixels.shape[:2])
+    indexed = Image.fromarray(numbers.astype(np.uint8))
     indexed.putpalette(palette.astype(np.uint8).tobytes())
     out = io.BytesIO()
     indexed.save(out, 'PNG', optimize=True)

@@ -1,6 +1,7 @@
 """Checks written by hand, each a function without arguments: numbers worked out on paper, and whole
 steps of training done again the slow way. `test_mutants.py` runs them on the real code,
 `mutants.py` on code with a fault in it."""
+
 import dataclasses, math
 import torch
 import test_contracts as contracts
@@ -10,8 +11,10 @@ from rl4llm.analysis import pass_at_k
 from rl4llm.core.numerics import entropy_of, keyed_uniform, kl_estimate
 from rl4llm.core.policy import _whole_logits
 from rl4llm.core.registry import recipe, use
+from rl4llm.core.rollouts import share_count
 from rl4llm.engine.llama import response_hidden, weights_of
 from rl4llm.objectives import aggregate, gmpo, gspo, gspo_token, ppo_clip
+from rl4llm.objectives.outcome_limit import verdict_weights
 from rl4llm.oracle.decisions import exact_pass_at_k_gradient
 from rl4llm.oracle.estimators import check
 from rl4llm.oracle.tabular import TokenTree, exact_entropy, exact_gradient, random_logits
@@ -21,17 +24,20 @@ from rl4llm.training.loop import train, with_signals
 NAN = float('nan')
 
 
-def double(x): return torch.as_tensor(x, dtype=torch.float64)
+def double(x):
+    return torch.as_tensor(x, dtype=torch.float64)
 
 
 def near(a, b, atol=1e-9):
     assert torch.allclose(double(a), double(b), rtol=0, atol=atol, equal_nan=True), (a, b)
 
 
-def grad(f, *x): return torch.func.grad(f)(*x)
+def grad(f, *x):
+    return torch.func.grad(f)(*x)
 
 
 # -- advantages
+
 
 def check_reference_numbers():
     "A group of eight of which one is right, and a group of three of which two are."
@@ -53,14 +59,45 @@ def check_unscored_rows():
     near(grpo(r, group, eps=0.0)[:3], [math.sqrt(0.5), -math.sqrt(0.5), 0])
 
 
+def check_top_quarter():
+    "OREAL's other weighting, token by token: a quarter of a row, rounded up, where it agrees most with its verdict, from 0 at the least of them to 1."
+    p = torch.rand(9, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mask, right = torch.arange(9) < torch.arange(1, 10)[:, None], torch.arange(9) % 2 == 0
+    mask[8, 3] = False  # a hole: eight tokens left
+    wanted = torch.zeros_like(p)
+    for row, (count, kept) in enumerate(zip(range(1, 10), (1, 1, 1, 1, 2, 2, 2, 2, 2))):
+        agree = {
+            t: float(p[row, t] if right[row] else 1 - p[row, t])
+            for t in range(count)
+            if mask[row, t]
+        }
+        best = sorted(agree, key=agree.get)[-kept:]
+        low, high = agree[best[0]], agree[best[-1]]
+        for t in best:
+            wanted[row, t] = (agree[t] - low) / (high - low) if high > low else 1
+    near(verdict_weights(p, right, mask, how='top'), wanted)
+
+
+def check_shares_are_rounded_up():
+    "As by fractions, which have no rounding error: in single precision 0.3 of 50 would be 16."
+    lengths = torch.arange(0, 121)
+    mask = torch.arange(120) < lengths[:, None]
+    for percent in range(1, 101):
+        assert share_count(mask, percent / 100)[:, 0].tolist() == [
+            -(-percent * n // 100) for n in lengths.tolist()
+        ]
+
+
 # -- losses
+
 
 def check_clip_by_cases():
     "Ratio and advantage of either sign: the loss, and on which side the gradient stops."
     ratio, mask = double([[0.5, 0.75, 1.25, 1.5]] * 2), torch.ones(2, 4, dtype=torch.bool)
     adv, old = double([[1], [-1]]).expand(2, 4), torch.zeros(2, 4, dtype=torch.float64)
 
-    def loss(logp): return ppo_clip(logp, old, adv, mask, low=0.3, high=0.4)
+    def loss(logp):
+        return ppo_clip(logp, old, adv, mask, low=0.3, high=0.4)
 
     near(loss(ratio.log()), [[-0.5, -0.75, -1.25, -1.4], [0.7, 0.75, 1.25, 1.5]])
     slope = grad(lambda x: loss(x).sum(), ratio.log())
@@ -91,17 +128,21 @@ def check_kl_estimators():
     z, ref = (torch.randn(5, dtype=torch.float64, generator=g) for g in generators)
     p = z.softmax(0)
 
-    def kl(x): return (x.softmax(0) * (x.log_softmax(0) - ref.log_softmax(0))).sum()
+    def kl(x):
+        return (x.softmax(0) * (x.log_softmax(0) - ref.log_softmax(0))).sum()
 
-    def other(x): return -(ref.softmax(0) * x.log_softmax(0)).sum()
+    def other(x):
+        return -(ref.softmax(0) * x.log_softmax(0)).sum()
 
     def mean(name, x):
         return (p * kl_estimate(x.log_softmax(0), ref.log_softmax(0), estimator=name)).sum()
 
-    for name in ('k1', 'k3', 'k3+'): near(mean(name, z), kl(z))
+    for name in ('k1', 'k3', 'k3+'):
+        near(mean(name, z), kl(z))
     own, of_other = grad(kl, z), grad(other, z)
     wanted = {'k1': torch.zeros(5), 'k2': own, 'k3': of_other, 'k3+': own, 'k1+': own}
-    for name, slope in wanted.items(): near(grad(lambda x: mean(name, x), z), slope)
+    for name, slope in wanted.items():
+        near(grad(lambda x: mean(name, x), z), slope)
 
 
 ONE = TokenTree(vocab=5, length=1)
@@ -154,13 +195,16 @@ def check_climb_of_pass_at_k():
         assert check(use('pkpo', k=2, baseline=baseline), *world, group=3, target=goal).unbiased
 
 
-def check_factors_of_the_estimators(): oracle.test_known_factors()
+def check_factors_of_the_estimators():
+    oracle.test_known_factors()
 
 
-def check_weight_of_a_prompt(): oracle.test_dropped_rows_change_the_weight_of_a_prompt()
+def check_weight_of_a_prompt():
+    oracle.test_dropped_rows_change_the_weight_of_a_prompt()
 
 
 # -- log-probabilities
+
 
 def plain_logps(policy, r, temperature):
     "Log-probability and entropy of each response token, one row at a time, without padding."
@@ -179,7 +223,7 @@ def alike_at_first():
     "Rollouts without gaps, whose rows share two tokens with the other rows of their prompt."
     r, rows = contracts.some_rollouts(torch.float32), torch.arange(contracts.N)
     mask = contracts.LENGTHS[:, None] > torch.arange(contracts.T)
-    words = torch.where(mask & ~r.mask, 100, r.tokens)              # a gap holds a padding token
+    words = torch.where(mask & ~r.mask, 100, r.tokens)  # a gap holds a padding token
     long = contracts.LENGTHS > 2
     first = torch.tensor([int(rows[(r.prompt == p) & long][0]) for p in r.prompt])
     shared = (torch.arange(contracts.T) < 2) & long[:, None]
@@ -203,7 +247,7 @@ def check_log_probabilities():
         near(found[1].double(), entropy.double(), 1e-4)
     w, tokens = weights_of(policy.model), r.tokens[r.mask]
     hidden = response_hidden(w, r.prompt_ids, r.prompt_mask, r.tokens, r.prompt)
-    for z in (hidden[r.mask] @ w.head.t(), _whole_logits(policy, r)):   # not on the fast path
+    for z in (hidden[r.mask] @ w.head.t(), _whole_logits(policy, r)):  # not on the fast path
         every = (z / 0.7).log_softmax(-1)
         near(every[torch.arange(len(tokens)), tokens], logp[r.mask], 1e-4)
 
@@ -235,6 +279,7 @@ def check_sampled_tokens():
 
 # -- the loop
 
+
 def odd(prompts, completions, **columns):
     "A reward that an untrained model gets now and then."
     return [float(len(c) % 2) for c in completions]
@@ -242,7 +287,9 @@ def odd(prompts, completions, **columns):
 
 class Watch:
     "A callback that keeps the state and the rows of metrics."
-    def __init__(self): self.rows = []
+
+    def __init__(self):
+        self.rows = []
 
     def on_step(self, state, row):
         self.state = state
@@ -280,8 +327,12 @@ def check_first_step_by_hand():
     """Loss and gradient norm of a step that keeps only rows with an advantage, from the rollouts it
     was taken on."""
     _, watch = trained(
-        advantage='positive', select='drop_zero_rows', objective='policy_gradient',
-        aggregate=TOKEN_MEAN, temperature=0.8)
+        advantage='positive',
+        select='drop_zero_rows',
+        objective='policy_gradient',
+        aggregate=TOKEN_MEAN,
+        temperature=0.8,
+    )
     policy, r, row = contracts.small_policy().clone(), watch.state.rollouts, watch.rows[0]
     kept = (r.rewards > 0.5)[:, None] & r.mask
     loss = -policy.logprobs(r)[0][kept].mean()
@@ -304,6 +355,7 @@ def check_reference_stays():
 
 
 # -- evaluation
+
 
 def check_pass_at_k():
     near(pass_at_k([4, 5], [1, 2], [2, 3]), [[1 / 2, 3 / 4], [1 - 3 / 10, 1 - 1 / 10]])

@@ -1,4 +1,5 @@
 """Small models made on the spot: the embedded model is not needed to test the machinery."""
+
 import os, zlib
 
 os.environ.setdefault('HF_HUB_OFFLINE', '1')
@@ -12,9 +13,21 @@ def tiny_folder(tmp_path_factory):
     "A 2-layer Llama over the project's vocabulary."
     from transformers import LlamaConfig, LlamaForCausalLM
     from rl4llm.tasks.vocabulary import tiny_tokenizer
+
     torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=256, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=128, tie_word_embeddings=True,
-                         pad_token_id=0, bos_token_id=1, eos_token_id=2, rl4llm_style='compact')
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        rl4llm_style='compact',
+    )
     folder = tmp_path_factory.mktemp('models') / 'small'
     LlamaForCausalLM(config).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
@@ -24,12 +37,14 @@ def tiny_folder(tmp_path_factory):
 @pytest.fixture
 def small_policy(tiny_folder):
     from rl4llm.core.policy import Policy
+
     return Policy.load(tiny_folder)
 
 
 @pytest.fixture
 def easy():
     from rl4llm.tasks import task
+
     return task('countdown', level='easy')
 
 
@@ -42,4 +57,14 @@ def noisy(prompts, completions, **columns):
 def lively(request):
     "A recipe whose reward varies on an untrained model, with minibatches and several epochs."
     from rl4llm.core.registry import recipe, use
-    return recipe('grpo', reward=use(noisy), sampler=use('sample', max_new_tokens=8), prompts=4, group=4, epochs=2, minibatch=8, lr=1e-3)
+
+    return recipe(
+        'grpo',
+        reward=use(noisy),
+        sampler=use('sample', max_new_tokens=8),
+        prompts=4,
+        group=4,
+        epochs=2,
+        minibatch=8,
+        lr=1e-3,
+    )

@@ -2,18 +2,43 @@
 
 Checks the folders that tests/lint.toml calls clean, or the notebooks and folders that are named:
 with ruff (its rules are in pyproject.toml) and with the rules of tests/lint_rules.py.
+Without a name it also counts what ruff finds in the tests, which may not grow.
 `--measure` prints figures of every folder instead, clean or not."""
-import argparse, ast, json, re, statistics, subprocess, sys
-from pathlib import Path
-from lint_rules import (DEFINITIONS, FUNCTIONS, RULES, TOP, Message, Notebook,
-                        body_lines, first_line, followed, notebook_messages,
-                        number_messages, shown_path, weights)
 
-RUFF = [sys.executable, '-m', 'ruff', 'check', '--no-cache', '--output-format', 'json',
-        '--extend-select', 'F821']
+import argparse, ast, json, re, statistics, subprocess, sys
+from collections import Counter
+from pathlib import Path
+from lint_rules import (
+    DEFINITIONS,
+    FUNCTIONS,
+    RULES,
+    TOP,
+    Message,
+    Notebook,
+    body_lines,
+    first_line,
+    followed,
+    notebook_messages,
+    number_messages,
+    shown_path,
+    weights,
+)
+
+RUFF = [
+    sys.executable,
+    '-m',
+    'ruff',
+    'check',
+    '--no-cache',
+    '--output-format',
+    'json',
+    '--extend-select',
+    'F821',
+]
 
 
 # -- ruff
+
 
 def is_axis(before):
     "Whether a name behind `before` stands in quotes: an axis of a tensor, not a name of Python."
@@ -23,9 +48,11 @@ def is_axis(before):
 
 def ruff_messages(files):
     "What ruff finds in `files`."
-    if not files: return
+    if not files:
+        return
     done = subprocess.run([*RUFF, *map(str, files)], cwd=TOP, capture_output=True, text=True)
-    if done.returncode not in (0, 1): raise RuntimeError(done.stderr)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(done.stderr)
     for found in json.loads(done.stdout):
         path = Path(found['filename'])
         cell = found.get('cell') or 0
@@ -33,16 +60,19 @@ def ruff_messages(files):
         text = Notebook(path).cells[cell - 1].source if cell else path.read_text()
         line = (text.split('\n') + [''])[row - 1]
         rule = found['code'] or 'syntax'
-        if rule == 'F821' and is_axis(line[:found['location']['column'] - 1]): continue
+        if rule == 'F821' and is_axis(line[: found['location']['column'] - 1]):
+            continue
         said = found['message'].split('\n')[0]
         yield Message(shown_path(path), rule, said, cell, row, line)
 
 
 # -- everything together
 
+
 def notebooks_of(place):
     "Notebooks at a path: itself, or those directly in a folder."
-    if place.is_dir(): return [Notebook(p) for p in sorted(place.glob('*.ipynb'))]
+    if place.is_dir():
+        return [Notebook(p) for p in sorted(place.glob('*.ipynb'))]
     return [Notebook(place)] if place.suffix == '.ipynb' else []
 
 
@@ -50,7 +80,7 @@ def sources_of(place):
     "Python files that go with a path: those that lie in it, and the modules that it exports."
     beside = sorted(place.glob('*.py')) if place.is_dir() else [place]
     names = [nb.module for nb in notebooks_of(place) if nb.module and place.is_relative_to(TOP)]
-    modules = [TOP/'rl4llm'/f"{name.replace('.', '/')}.py" for name in names]
+    modules = [TOP / 'rl4llm' / f"{name.replace('.', '/')}.py" for name in names]
     return [f for f in beside + modules if f.suffix == '.py' and f.exists()]
 
 
@@ -64,7 +94,8 @@ def idle_messages(found, files):
     "Exceptions for `files` that excuse nothing of what was found."
     here = set(map(shown_path, files))
     for e in RULES.get('exceptions', []):
-        if e['file'] not in here or any(is_excused(m, e) for m in found): continue
+        if e['file'] not in here or any(is_excused(m, e) for m in found):
+            continue
         yield Message('tests/lint.toml', 'exceptions', f"not needed: {e['file']}, {e['text']!r}")
 
 
@@ -72,8 +103,10 @@ def lint(places):
     "Messages about a list of paths, in order."
     found, files = [], []
     for place in places:
-        if place.is_dir(): found += number_messages(place)
-        for notebook in notebooks_of(place): found += notebook_messages(notebook)
+        if place.is_dir():
+            found += number_messages(place)
+        for notebook in notebooks_of(place):
+            found += notebook_messages(notebook)
         files += [nb.path for nb in notebooks_of(place)] + sources_of(place)
     found += ruff_messages(files)
     exceptions = RULES.get('exceptions', [])
@@ -82,15 +115,29 @@ def lint(places):
     return sorted(set(kept), key=lambda m: (m.file, m.cell, m.line, m.rule))
 
 
+def untidy_messages(files=None):
+    "Files of tests/ in which ruff finds more than tests/lint.toml says: the numbers only fall."
+    files = sorted((TOP / 'tests').glob('*.py')) if files is None else files
+    counts = Counter(Path(message.file).name for message in ruff_messages(files))
+    for name, count in sorted(counts.items()):
+        most = RULES['untidy'].get(name.removesuffix('.py'), 0)
+        if count <= most:
+            continue
+        text = f'ruff finds {count} things, at most {most}: run `ruff check tests/{name}`'
+        yield Message(f'tests/{name}', 'untidy', text)
+
+
 # -- figures
+
 
 def share(flags):
     "Percentage of the true ones, or a dash."
     flags = list(flags)
-    return f'{100*sum(flags)/len(flags):.1f}' if flags else '-'
+    return f'{100 * sum(flags) / len(flags):.1f}' if flags else '-'
 
 
-def median(values): return f'{statistics.median(values):g}' if values else '-'
+def median(values):
+    return f'{statistics.median(values):g}' if values else '-'
 
 
 def line_figures(cells):
@@ -139,7 +186,7 @@ def figures(name, places):
 
 def folders():
     "Every folder with notebooks."
-    notebooks = [p for name in ('nbs', 'tutorials') for p in (TOP/name).rglob('*.ipynb')]
+    notebooks = [p for name in ('nbs', 'tutorials') for p in (TOP / name).rglob('*.ipynb')]
     return sorted({p.parent for p in notebooks if p.parent.name != '.ipynb_checkpoints'})
 
 
@@ -161,11 +208,17 @@ def main(arguments):
     options = parser.parse_args(arguments)
     places = [p.resolve() for p in options.paths]
     missing = [str(p) for p in options.paths if not p.exists()]
-    if missing: parser.error(f"not there: {', '.join(missing)}")
-    if options.measure: return measure(places or folders())
-    messages = lint(places or [TOP/name for name in RULES['clean']])
-    for message in messages: print(message)
+    if missing:
+        parser.error(f"not there: {', '.join(missing)}")
+    if options.measure:
+        return measure(places or folders())
+    messages = lint(places or [TOP / name for name in RULES['clean']])
+    if not places:
+        messages += untidy_messages()
+    for message in messages:
+        print(message)
     return len(messages)
 
 
-if __name__ == '__main__': sys.exit(bool(main(sys.argv[1:])))
+if __name__ == '__main__':
+    sys.exit(bool(main(sys.argv[1:])))

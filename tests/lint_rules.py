@@ -2,13 +2,14 @@
 
 A rule of a cell yields (rule, node, text) for each thing it finds; the numbers are those of
 tests/lint.toml. `python tests/lint.py` applies them."""
+
 import ast, json, re, tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
-RULES = tomllib.loads((TOP/'tests'/'lint.toml').read_text())
+RULES = tomllib.loads((TOP / 'tests' / 'lint.toml').read_text())
 LIMITS = RULES['limits']
 EXPORTS = {'export', 'exporti', 'exports'}
 HIDDEN = {'hide', 'default_exp', 'eval'}
@@ -22,21 +23,26 @@ EFFECTS = {'append', 'extend', 'insert', 'setattr', 'print', 'display', 'write_t
 
 # -- what is looked at
 
+
 @dataclass(eq=False)
 class Cell:
     "A cell of a notebook; cells are counted from 1, as ruff counts them."
+
     number: int
     kind: str
     source: str
 
     @property
-    def lines(self): return self.source.split('\n')
+    def lines(self):
+        return self.source.split('\n')
 
     @cached_property
-    def directives(self): return set(re.findall(r'^#\|\s*(\w+)', self.source, re.MULTILINE))
+    def directives(self):
+        return set(re.findall(r'^#\|\s*(\w+)', self.source, re.MULTILINE))
 
     @property
-    def exported(self): return self.kind == 'code' and bool(self.directives & EXPORTS)
+    def exported(self):
+        return self.kind == 'code' and bool(self.directives & EXPORTS)
 
     @cached_property
     def tree(self):
@@ -55,7 +61,8 @@ class Cell:
     @property
     def public(self):
         "The public functions and classes that it exports."
-        if not self.exported: return []
+        if not self.exported:
+            return []
         defined = [s for s in self.tree.body if isinstance(s, DEFINITIONS)]
         return [s for s in defined if not s.name.startswith('_')]
 
@@ -63,6 +70,7 @@ class Cell:
 @dataclass(eq=False)
 class Notebook:
     "A notebook, its cells and where it exports to."
+
     path: Path
 
     @cached_property
@@ -71,20 +79,23 @@ class Notebook:
         return [Cell(i, c['cell_type'], ''.join(c['source'])) for i, c in enumerate(raw, 1)]
 
     @property
-    def code(self): return [c for c in self.cells if c.kind == 'code' and c.source.strip()]
+    def code(self):
+        return [c for c in self.cells if c.kind == 'code' and c.source.strip()]
 
     @property
     def module(self):
         "Dotted name below rl4llm, or None."
         for cell in self.code:
             found = re.match(r'#\|\s*default_exp\s+(\S+)', cell.source)
-            if found: return found[1]
+            if found:
+                return found[1]
         return None
 
 
 @dataclass(frozen=True)
 class Message:
     "One finding: where, which rule, what; `source` is the line that it is about."
+
     file: str
     rule: str
     text: str
@@ -105,6 +116,7 @@ def shown_path(path):
 
 # -- statements and their weight
 
+
 def is_docstring(statement):
     "Whether a statement is nothing but a text."
     value = statement.value if isinstance(statement, ast.Expr) else None
@@ -118,21 +130,26 @@ def statements(tree):
 
 def is_data(node):
     "Whether an expression is made of constants alone, such as a table of numbers."
-    if isinstance(node, ast.Constant): return True
-    if isinstance(node, ast.UnaryOp): return is_data(node.operand)
-    if isinstance(node, ast.Dict): return all(x and is_data(x) for x in node.keys + node.values)
+    if isinstance(node, ast.Constant):
+        return True
+    if isinstance(node, ast.UnaryOp):
+        return is_data(node.operand)
+    if isinstance(node, ast.Dict):
+        return all(x and is_data(x) for x in node.keys + node.values)
     return isinstance(node, (ast.List, ast.Tuple, ast.Set)) and all(map(is_data, node.elts))
 
 
 def weight(node):
     "Number of expressions in `node`; data count as one."
-    if isinstance(node, ast.expr) and is_data(node): return 1
+    if isinstance(node, ast.expr) and is_data(node):
+        return 1
     return isinstance(node, ast.expr) + sum(map(weight, ast.iter_child_nodes(node)))
 
 
 def without_message(error):
     "The parts of a raised error that are not its message."
-    if not isinstance(error, ast.Call): return [error]
+    if not isinstance(error, ast.Call):
+        return [error]
     words = (ast.JoinedStr, ast.Constant, ast.BinOp)
     return [error.func, *[a for a in error.args if not isinstance(a, words)]]
 
@@ -149,13 +166,20 @@ def units(node):
         case ast.ClassDef():
             bases = [*node.bases, *[k.value for k in node.keywords]]
             return [[d] for d in node.decorator_list] + [bases]
-        case ast.If() | ast.While() | ast.Assert(): return [[node.test]]
-        case ast.For() | ast.AsyncFor(): return [[node.target, node.iter]]
-        case ast.With() | ast.AsyncWith(): return [node.items]
-        case ast.Try(): return [[h.type] for h in node.handlers if h.type]
-        case ast.Match(): return [[node.subject], *[[c.guard] for c in node.cases if c.guard]]
-        case ast.AnnAssign(): return [[n for n in (node.target, node.value) if n]]
-        case ast.Raise(): return [without_message(node.exc) if node.exc else []]
+        case ast.If() | ast.While() | ast.Assert():
+            return [[node.test]]
+        case ast.For() | ast.AsyncFor():
+            return [[node.target, node.iter]]
+        case ast.With() | ast.AsyncWith():
+            return [node.items]
+        case ast.Try():
+            return [[h.type] for h in node.handlers if h.type]
+        case ast.Match():
+            return [[node.subject], *[[c.guard] for c in node.cases if c.guard]]
+        case ast.AnnAssign():
+            return [[n for n in (node.target, node.value) if n]]
+        case ast.Raise():
+            return [without_message(node.exc) if node.exc else []]
     return [[node]]
 
 
@@ -167,11 +191,13 @@ def weights(tree):
 
 # -- rules of statements
 
+
 def dense_statements(cell):
     most = LIMITS['nodes']
     for statement, count in weights(cell.tree):
         text = f'{count} expressions in one statement, at most {most}: name what is between'
-        if count > most: yield 'nodes', statement, text
+        if count > most:
+            yield 'nodes', statement, text
 
 
 def called(node):
@@ -183,8 +209,10 @@ def called(node):
 def alone(statement):
     "Why an expression should not stand alone as a statement, or None."
     match statement.value:
-        case ast.BoolOp(): return '`and` or `or` as a statement: write an if'
-        case ast.Tuple(): return 'several expressions in one statement: one a line'
+        case ast.BoolOp():
+            return '`and` or `or` as a statement: write an if'
+        case ast.Tuple():
+            return 'several expressions in one statement: one a line'
         case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
             return 'a comprehension as a statement: write a loop'
     return None
@@ -194,7 +222,8 @@ def lonely_expressions(cell):
     "Expressions as statements; the last of a cell may be there to be shown."
     last = None if cell.source.rstrip().endswith(';') else cell.tree.body[-1]
     for statement in statements(cell.tree):
-        if not isinstance(statement, ast.Expr): continue
+        if not isinstance(statement, ast.Expr):
+            continue
         if isinstance(statement.value, ast.IfExp):
             yield 'statement', statement, 'a conditional expression as a statement: write an if'
         elif statement is not last and alone(statement):
@@ -210,8 +239,12 @@ def busy_comprehensions(cell):
 
 def annotated(tree):
     "Ids of the nodes inside annotations."
-    kinds = {ast.AnnAssign: 'annotation', ast.arg: 'annotation',
-             ast.FunctionDef: 'returns', ast.AsyncFunctionDef: 'returns'}
+    kinds = {
+        ast.AnnAssign: 'annotation',
+        ast.arg: 'annotation',
+        ast.FunctionDef: 'returns',
+        ast.AsyncFunctionDef: 'returns',
+    }
     roots = [getattr(n, kinds[type(n)]) for n in ast.walk(tree) if type(n) in kinds]
     return {id(n) for root in roots if root for n in ast.walk(root)}
 
@@ -221,11 +254,16 @@ def free_tuples(tree):
     free = annotated(tree)
     for node in ast.walk(tree):
         match node:
-            case ast.Subscript(): free.add(id(node.slice))
-            case ast.For() | ast.comprehension(): free.add(id(node.iter))
-            case ast.Compare(): free.update(map(id, node.comparators))
-            case ast.Call() if called(node) == 'isinstance': free.update(map(id, node.args))
-            case ast.FunctionDef(name='backward'): free.update(map(id, ast.walk(node)))
+            case ast.Subscript():
+                free.add(id(node.slice))
+            case ast.For() | ast.comprehension():
+                free.add(id(node.iter))
+            case ast.Compare():
+                free.update(map(id, node.comparators))
+            case ast.Call() if called(node) == 'isinstance':
+                free.update(map(id, node.args))
+            case ast.FunctionDef(name='backward'):
+                free.update(map(id, ast.walk(node)))
     return free
 
 
@@ -234,12 +272,15 @@ def long_tuples(cell):
 
     Constants, indices, members to compare with and things to loop over may be many,
     and so may the gradients that torch asks `backward` for."""
-    if not cell.exported: return
+    if not cell.exported:
+        return
     free, most = free_tuples(cell.tree), LIMITS['places']
     for node in ast.walk(cell.tree):
-        if not isinstance(node, ast.Tuple) or id(node) in free or is_data(node): continue
+        if not isinstance(node, ast.Tuple) or id(node) in free or is_data(node):
+            continue
         text = f'a tuple of {len(node.elts)} unnamed places, at most {most}: give them names'
-        if isinstance(node.ctx, ast.Load) and len(node.elts) > most: yield 'tuple', node, text
+        if isinstance(node.ctx, ast.Load) and len(node.elts) > most:
+            yield 'tuple', node, text
 
 
 def is_swap(target, value):
@@ -249,7 +290,8 @@ def is_swap(target, value):
 
 def packed_assignments(cell):
     for statement in statements(cell.tree):
-        if not isinstance(statement, ast.Assign): continue
+        if not isinstance(statement, ast.Assign):
+            continue
         target, value = statement.targets[0], statement.value
         both = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
         if both and not is_swap(target, value):
@@ -260,14 +302,16 @@ def blocks(node):
     "(name, statements) of the blocks of a compound statement."
     for name in ('body', 'orelse', 'finalbody'):
         block = getattr(node, name, None)
-        if isinstance(block, list) and block: yield name, block
-    for handler in getattr(node, 'handlers', []): yield 'handler', handler.body
+        if isinstance(block, list) and block:
+            yield name, block
+    for handler in getattr(node, 'handlers', []):
+        yield 'handler', handler.body
 
 
 def before_on_the_line(cell, statement):
     "What stands before a statement on its line."
     line = cell.lines[statement.lineno - 1].encode()
-    return line[:statement.col_offset].decode().strip()
+    return line[: statement.col_offset].decode().strip()
 
 
 def shared_lines(cell):
@@ -275,7 +319,8 @@ def shared_lines(cell):
     for node in statements(cell.tree):
         for name, block in blocks(node):
             first = block[0]
-            if not before_on_the_line(cell, first).endswith(':'): continue
+            if not before_on_the_line(cell, first).endswith(':'):
+                continue
             guard = isinstance(node, ast.If) and name == 'body' and isinstance(first, LEAVES)
             short = len(cell.lines[first.lineno - 1]) <= LIMITS['guard']
             if not (guard or isinstance(node, DEFINITIONS)):
@@ -285,6 +330,7 @@ def shared_lines(cell):
 
 
 # -- rules of functions and cells
+
 
 def body_lines(node):
     "Lines of a function's body, docstring not counted."
@@ -305,25 +351,31 @@ def positional(node):
 
 def long_docstrings(cell):
     for node in ast.walk(cell.tree):
-        if not isinstance(node, DEFINITIONS): continue
+        if not isinstance(node, DEFINITIONS):
+            continue
         wide, most = len(first_line(node)), LIMITS['docstring']
         text = f"the docstring of {node.name} begins with {wide} columns, at most {most}"
-        if wide > most: yield 'docstring', node, text
+        if wide > most:
+            yield 'docstring', node, text
 
 
 def large_functions(cell):
     for node in ast.walk(cell.tree):
-        if not isinstance(node, FUNCTIONS): continue
+        if not isinstance(node, FUNCTIONS):
+            continue
         lines, most = body_lines(node), LIMITS['body']
-        if lines > most: yield 'body', node, f'{node.name} has {lines} lines, at most {most}'
+        if lines > most:
+            yield 'body', node, f'{node.name} has {lines} lines, at most {most}'
         count, most = len(positional(node)), LIMITS['arguments']
         text = f'{node.name} has {count} positional arguments, at most {most}: use the star'
-        if count > most: yield 'arguments', node, text
+        if count > most:
+            yield 'arguments', node, text
 
 
 def bare_definitions(cell):
     for node in cell.public:
-        if not ast.get_docstring(node): yield 'docstring', node, f'{node.name} has no docstring'
+        if not ast.get_docstring(node):
+            yield 'docstring', node, f'{node.name} has no docstring'
 
 
 def mixed_imports(cell):
@@ -333,8 +385,16 @@ def mixed_imports(cell):
 
 
 CELL_RULES = (
-    dense_statements, lonely_expressions, busy_comprehensions, long_tuples, packed_assignments,
-    shared_lines, long_docstrings, large_functions, bare_definitions, mixed_imports,
+    dense_statements,
+    lonely_expressions,
+    busy_comprehensions,
+    long_tuples,
+    packed_assignments,
+    shared_lines,
+    long_docstrings,
+    large_functions,
+    bare_definitions,
+    mixed_imports,
 )
 
 
@@ -342,7 +402,8 @@ def cell_messages(notebook):
     "What the code cells of a notebook break."
     place = shown_path(notebook.path)
     for cell in notebook.code:
-        if not cell.tree.body: continue
+        if not cell.tree.body:
+            continue
         for rule in CELL_RULES:
             for name, node, text in rule(cell):
                 line = node.lineno
@@ -350,6 +411,7 @@ def cell_messages(notebook):
 
 
 # -- rules of notebooks and folders
+
 
 def followed(notebook):
     """(cell, whether an example follows it) of every cell that exports something public.
@@ -364,9 +426,11 @@ def followed(notebook):
 
 def example_messages(notebook):
     "In a folder of stages, an exported function is followed by its smallest example."
-    if notebook.path.parent.name not in RULES['stages']: return
+    if notebook.path.parent.name not in RULES['stages']:
+        return
     for cell, shown in followed(notebook):
-        if shown: continue
+        if shown:
+            continue
         text = f"no example of {', '.join(n.name for n in cell.public)} before the next export"
         line = cell.public[0].lineno
         place = shown_path(notebook.path)
@@ -382,7 +446,8 @@ def summary_lines(notebook):
 
 def summary_messages(notebook):
     "One line of summary under the title, in its cell; the README's page has none."
-    if notebook.path.stem == 'index': return
+    if notebook.path.stem == 'index':
+        return
     lines, most = summary_lines(notebook), LIMITS['summary']
     place = shown_path(notebook.path)
     if len(lines) != 1:
@@ -395,11 +460,13 @@ def summary_messages(notebook):
 
 def name_messages(notebook):
     "A notebook bears the name of its module, behind its number."
-    if not notebook.module or notebook.path.name.startswith('_'): return
+    if not notebook.module or notebook.path.name.startswith('_'):
+        return
     folder = notebook.path.parent.name
     stem = re.sub(r'^\d\d_', '', notebook.path.stem)
     wanted = stem if folder == 'nbs' else f'{folder}.{stem}'
-    if notebook.module == wanted: return
+    if notebook.module == wanted:
+        return
     text = f'exports to {notebook.module}, but its name says {wanted}'
     yield Message(shown_path(notebook.path), 'name', text)
 
@@ -409,7 +476,8 @@ def number_messages(folder):
     names = sorted(p.name for p in folder.glob('*.ipynb') if not p.name.startswith(('_', 'index')))
     numbers = [name[:2] for name in names]
     runs = [[f'{first + i:02}' for i in range(len(names))] for first in (0, 1)]
-    if numbers in runs: return
+    if numbers in runs:
+        return
     text = f"the numbers are {', '.join(numbers)}; wanted without a gap from 00 or 01"
     yield Message(shown_path(folder), 'number', text)
 

@@ -11,6 +11,7 @@ an assertion is missing.
     python tests/mutants.py --changed-since main --sample 200 --seed 3 --seconds 300
     python tests/mutants.py --store                           write tests/mutants.json
 """
+
 import argparse, ast, contextlib, fnmatch, functools, gc, io, json, multiprocessing, os, pickle
 import random, re, select, signal, subprocess, sys, tarfile, time
 from collections import defaultdict
@@ -28,7 +29,7 @@ STORED = TESTS / 'mutants.json'
 # -- which modules, and which test files speak of them
 
 FOR_ALL = ('test_contracts', 'test_wiring', 'test_oracle', 'test_reference_numbers')
-WITHOUT_STAGES = {                     # where a fault would be silent too: test files beside those
+WITHOUT_STAGES = {  # where a fault would be silent too: test files beside those
     'core.numerics': (),
     'core.rollouts': (),
     'core.learned': (),
@@ -46,20 +47,23 @@ WITHOUT_STAGES = {                     # where a fault would be silent too: test
     'rewards.*': ('test_tasks',),
     'oracle.*': (),
 }
-NOT_TRIED = ('test_every_factor_matters', 'test_recipe_', 'test_stage_is_documented')   # no maths
-ABOUT_WIRING = ('*.pipeline', 'training.*', 'core.signals')   # more of test_wiring is tried there
+NOT_TRIED = ('test_every_factor_matters', 'test_recipe_', 'test_stage_is_documented')  # no maths
+ABOUT_WIRING = ('*.pipeline', 'training.*', 'core.signals')  # more of test_wiring is tried there
 
 
-def fits(module, patterns): return any(fnmatch.fnmatch(module, p) for p in patterns)
+def fits(module, patterns):
+    return any(fnmatch.fnmatch(module, p) for p in patterns)
 
 
 def stage_table():
     "All stages that the package registers, by name."
     from rl4llm.core.registry import stages
+
     return {name: info for name, info in stages().items() if info.module.startswith(PACKAGE)}
 
 
-def short(name): return name.removeprefix(PACKAGE + '.')
+def short(name):
+    return name.removeprefix(PACKAGE + '.')
 
 
 def modules_in_scope():
@@ -77,11 +81,13 @@ def files_about(module):
 
 # -- processes of their own
 
+
 class Late(BaseException):
     "A check takes too long."
 
 
-def ring(*_): raise Late
+def ring(*_):
+    raise Late
 
 
 @contextlib.contextmanager
@@ -89,18 +95,24 @@ def at_most(seconds):
     "Raise Late in the block if it takes more of the processor's time."
     signal.signal(signal.SIGPROF, ring)
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    try: yield
-    finally: signal.setitimer(signal.ITIMER_PROF, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def in_child(work, pipe):
     "Do the work, send what it returns (None if it fails), and end this process."
     silence = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2): os.dup2(silence, stream)
+    for stream in (0, 1, 2):
+        os.dup2(silence, stream)
     sys.stdout = sys.stderr = open(os.devnull, 'w')
-    try: result = work()
-    except BaseException: result = None
-    with os.fdopen(pipe, 'wb') as out: pickle.dump(result, out)
+    try:
+        result = work()
+    except BaseException:
+        result = None
+    with os.fdopen(pipe, 'wb') as out:
+        pickle.dump(result, out)
     os._exit(0)
 
 
@@ -115,9 +127,11 @@ def forked(work, limit):
     end, parts = time.monotonic() + limit, []
     while select.select([read], [], [], max(0, end - time.monotonic()))[0]:
         parts.append(os.read(read, 1 << 16))
-        if not parts[-1]: break
+        if not parts[-1]:
+            break
     os.close(read)
-    with contextlib.suppress(ProcessLookupError, PermissionError): os.killpg(child, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return pickle.loads(b''.join(parts)) if parts and not parts[-1] and parts[0] else None
 
@@ -126,22 +140,30 @@ def forked(work, limit):
 def tracing(files):
     "The lines of these files that the block runs, as {file: lines}."
     hit = {file: set() for file in files}
+
     def inside(frame, event, arg):
         hit[frame.f_code.co_filename].add(frame.f_lineno)
         return inside
+
     def entered(frame, event, arg):
-        if frame.f_code.co_filename in hit: return inside(frame, event, arg)
+        if frame.f_code.co_filename in hit:
+            return inside(frame, event, arg)
+
     sys.settrace(entered)
-    try: yield hit
-    finally: sys.settrace(None)
+    try:
+        yield hit
+    finally:
+        sys.settrace(None)
 
 
 # -- checks
+
 
 @dataclass
 class Check:
     """Something that fails where the code is wrong. `about`: modules that it is meant for;
     `family`: checks of one family do the same to different things; `level`: when it is tried."""
+
     name: str
     run: object
     about: frozenset = frozenset()
@@ -158,7 +180,7 @@ class Check:
 
 SKIPPED = re.compile(r'^#\|\s*(export\w*|default_exp|eval)\b', re.MULTILINE)
 TRAINED = {'train', 'compare', 'pretrain', 'style', 'pyplot', 'nbdev_export'}
-CELL_SECONDS = 2.0                         # of a cell, measured once; slower ones are left out
+CELL_SECONDS = 2.0  # of a cell, measured once; slower ones are left out
 
 
 def cells_of(path):
@@ -166,11 +188,14 @@ def cells_of(path):
     cells = [c for c in json.loads(path.read_text())['cells'] if c['cell_type'] == 'code']
     for number, cell in enumerate(cells):
         source = ''.join(cell['source'])
-        try: tree = ast.parse(source)
-        except SyntaxError: continue
+        try:
+            tree = ast.parse(source)
+        except SyntaxError:
+            continue
         names = {called(n) for n in ast.walk(tree) if isinstance(n, ast.Call)}
         drawn = names & TRAINED or any(n.startswith('plot') for n in names)
-        if not SKIPPED.search(source) and not drawn: yield number, tree
+        if not SKIPPED.search(source) and not drawn:
+            yield number, tree
 
 
 def read_and_given(tree):
@@ -179,7 +204,8 @@ def read_and_given(tree):
     given = {n.id for n in names if not isinstance(n.ctx, ast.Load)}
     given |= {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     for node in ast.walk(tree):
-        if isinstance(node, ast.alias): given.add((node.asname or node.name).split('.')[0])
+        if isinstance(node, ast.alias):
+            given.add((node.asname or node.name).split('.')[0])
         if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
             given |= {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
     return {n.id for n in names if isinstance(n.ctx, ast.Load)}, given
@@ -187,6 +213,7 @@ def read_and_given(tree):
 
 class Notebook:
     "The cells of a module's notebook, run against the module as it is; `at`: the one that runs."
+
     def __init__(self, module, path):
         self.module, self.path, self.cells = module, path, list(cells_of(path))
         self.at = None
@@ -213,7 +240,10 @@ class Notebook:
 
     def asserting(self):
         "Numbers of the cells with an assertion."
-        def asserts(tree): return any(isinstance(n, ast.Assert) for n in ast.walk(tree))
+
+        def asserts(tree):
+            return any(isinstance(n, ast.Assert) for n in ast.walk(tree))
+
         return [number for number, tree in self.cells if asserts(tree)]
 
     def needed(self):
@@ -226,11 +256,14 @@ class Notebook:
         wanted = self.needed()
         with tracing(files) as lines:
             for number, tree in self.cells:
-                if number not in wanted: continue
+                if number not in wanted:
+                    continue
                 start = time.process_time()
                 try:
-                    with at_most(CELL_SECONDS): exec(compile(tree, 'cell', 'exec'), names)
-                except BaseException: continue
+                    with at_most(CELL_SECONDS):
+                        exec(compile(tree, 'cell', 'exec'), names)
+                except BaseException:
+                    continue
                 good.append(number)
                 total += time.process_time() - start
         return good, total, lines
@@ -258,41 +291,50 @@ def notebooks():
     "Notebooks of the package by module."
     found = {}
     for path in sorted((TOP / 'nbs').rglob('*.ipynb')):
-        if any(part.startswith(('_', '.')) for part in path.relative_to(TOP).parts): continue
+        if any(part.startswith(('_', '.')) for part in path.relative_to(TOP).parts):
+            continue
         for cell in json.loads(path.read_text())['cells']:
             name = re.search(r'^#\|\s*default_exp (\S+)', ''.join(cell['source']), re.MULTILINE)
-            if name: found[name[1]] = path
+            if name:
+                found[name[1]] = path
     return found
 
 
-NOTEBOOK, CONTRACT, WIRING, OTHER = 0, 1, 2, 3              # the order in which checks are tried
+NOTEBOOK, CONTRACT, WIRING, OTHER = 0, 1, 2, 3  # the order in which checks are tried
 
 
 def item_run(item, failures):
     "Run a test of pytest, with its fixtures; raise what it raises."
     from _pytest.runner import runtestprotocol
+
     failures.clear()
     runtestprotocol(item, nextitem=None, log=False)
-    if failures: raise failures[0]
+    if failures:
+        raise failures[0]
 
 
 def modules_behind(value, known):
     "Modules of the stages that a parameter of a test speaks of: a stage, its name, a recipe's."
-    if hasattr(value, 'module') and hasattr(value, 'kind'): return {short(value.module)}
-    if not isinstance(value, str): return set()
-    if value in known.stages: return {short(known.stages[value].module)}
+    if hasattr(value, 'module') and hasattr(value, 'kind'):
+        return {short(value.module)}
+    if not isinstance(value, str):
+        return set()
+    if value in known.stages:
+        return {short(known.stages[value].module)}
     return known.recipes.get(value, set())
 
 
 @dataclass
 class Known:
     "Stages by name, and for each recipe the modules of its stages."
+
     stages: dict
     recipes: dict
 
 
 def known_names():
     from rl4llm.core.registry import RECIPES, STAGE_FIELDS, recipe
+
     table = stage_table()
     modules = {}
     for name in RECIPES:
@@ -315,6 +357,7 @@ def item_check(item, failures, known):
 def checks_by_hand():
     "The checks written by hand, each a function without arguments."
     from checks_by_hand import CHECKS
+
     return [Check(f.__name__, f, family=f.__name__, level=OTHER) for f in CHECKS]
 
 
@@ -328,35 +371,47 @@ def worth_a_look(checks, module):
     found, few = [], defaultdict(list)
     for c in checks:
         file, _, test = c.family.partition('::')
-        if test and file not in files or test.startswith(NOT_TRIED): continue
-        if c.about and module not in c.about and has_stage: continue
-        if c.level == WIRING: few[c.family].append(c)
-        else: found.append(c)
+        if test and file not in files or test.startswith(NOT_TRIED):
+            continue
+        if c.about and module not in c.about and has_stage:
+            continue
+        if c.level == WIRING:
+            few[c.family].append(c)
+        else:
+            found.append(c)
     wanted = 24 if fits(module, ABOUT_WIRING) else 4
-    for some in few.values(): found += some[::max(1, len(some) // wanted)][:wanted]
+    for some in few.values():
+        found += some[:: max(1, len(some) // wanted)][:wanted]
     return found
 
 
-SLOW = 10.0                                # seconds of a check that is not tried at all
-HUNG = 600.0                               # seconds after which a process is not waited for
+SLOW = 10.0  # seconds of a check that is not tried at all
+HUNG = 600.0  # seconds after which a process is not waited for
 
 
 def warm_up(checks):
     "Import here what some checks import while they run, so that no child has to."
+
     def work():
         before = set(sys.modules)
-        for check in checks: check.run()
+        for check in checks:
+            check.run()
         return sorted(set(sys.modules) - before)
+
     for name in forked(work, HUNG) or ():
-        with contextlib.suppress(Exception): import_module(name)
+        with contextlib.suppress(Exception):
+            import_module(name)
 
 
 def measured(check, files):
     "Seconds and lines of a check on the real code; None if it fails or takes too long."
+
     def work():
         start = time.process_time()
-        with tracing(files) as lines, at_most(SLOW): check.run()
+        with tracing(files) as lines, at_most(SLOW):
+            check.run()
         return time.process_time() - start, lines
+
     return forked(work, HUNG)
 
 
@@ -364,12 +419,13 @@ def candidates(site, checks):
     "The checks that run the lines of a site; of those meant for others, a few of each family."
     found, others = [], defaultdict(list)
     for c in checks:
-        if not c.runs(site): continue
+        if not c.runs(site):
+            continue
         own = site.unit.module in c.about and c.level != WIRING
         (found if own else others[c.family]).append(c)
     few = {CONTRACT: 2, WIRING: 12 if fits(site.unit.module, ABOUT_WIRING) else 3, OTHER: 3}
     for some in others.values():
-        found += sorted(some, key=lambda c: c.seconds)[:few[some[0].level]]
+        found += sorted(some, key=lambda c: c.seconds)[: few[some[0].level]]
     return sorted(found, key=lambda c: (c.level, c.seconds))
 
 
@@ -381,6 +437,7 @@ CAUGHT, CRASHED, ENDLESS, SURVIVED, LEFT = 'caught', 'crashed', 'endless', 'surv
 
 class Outcome(NamedTuple):
     "What became of a fault, the number of the check that ended it, and the cell if a notebook's."
+
     status: str
     check: int | None = None
     cell: int | None = None
@@ -388,12 +445,16 @@ class Outcome(NamedTuple):
 
 def tried(site, checks):
     "Plant the fault in this process and run checks until one fails."
-    try: plant(site)
-    except Exception: return Outcome(CRASHED)
+    try:
+        plant(site)
+    except Exception:
+        return Outcome(CRASHED)
     for number, check in enumerate(checks):
         try:
-            with at_most(5 + 10 * check.seconds): check.run()
-        except Late: return Outcome(ENDLESS, number)
+            with at_most(5 + 10 * check.seconds):
+                check.run()
+        except Late:
+            return Outcome(ENDLESS, number)
         except BaseException as problem:
             notebook = getattr(getattr(check.run, 'func', None), '__self__', None)
             status = CRASHED if isinstance(problem, LOUD) else CAUGHT
@@ -404,6 +465,7 @@ def tried(site, checks):
 class Run:
     """What the processes that try faults share: sites, checks by module, notebooks by module, and
     in each process which checks have caught something lately."""
+
     def __init__(self, sites, checks, books, end):
         self.sites, self.checks, self.books, self.end = sites, checks, books, end
         self.lately, self.cells = defaultdict(list), {}
@@ -413,7 +475,8 @@ class Run:
         if (module, number) not in self.cells:
             check = self.books[module].check(number)
             found = measured(check, [live_module(module).__file__])
-            if found: check.seconds, check.lines = found
+            if found:
+                check.seconds, check.lines = found
             self.cells[module, number] = check if found else None
         return self.cells[module, number]
 
@@ -425,7 +488,8 @@ class Run:
 
     def note(self, site, check, cell):
         "Remember which check has caught a fault."
-        if cell is not None: check = self.cell_check(site.unit.module, cell) or check
+        if cell is not None:
+            check = self.cell_check(site.unit.module, cell) or check
         for key in (site.unit.key, site.unit.module):
             others = [c for c in self.lately[key] if c.name != check.name]
             self.lately[key] = [check, *others][:4]
@@ -433,22 +497,28 @@ class Run:
     def one(self, number):
         "Try one site: (number, status, name of the check)."
         site = self.sites[number]
-        if time.monotonic() > self.end: return number, LEFT, ''
+        if time.monotonic() > self.end:
+            return number, LEFT, ''
         checks = self.in_order(site)
-        if not checks: return number, SURVIVED, 'no check runs it'
+        if not checks:
+            return number, SURVIVED, 'no check runs it'
         found = forked(lambda: tried(site, checks), HUNG) or Outcome(ENDLESS)
-        if found.check is None: return number, found.status, ''
+        if found.check is None:
+            return number, found.status, ''
         check = checks[found.check]
-        if found.status == CAUGHT: self.note(site, check, found.cell)
+        if found.status == CAUGHT:
+            self.note(site, check, found.cell)
         return number, found.status, check.name
 
-    def group(self, numbers): return [self.one(n) for n in numbers]
+    def group(self, numbers):
+        return [self.one(n) for n in numbers]
 
 
-SHARED = {}                                # what forked workers find when they start
+SHARED = {}  # what forked workers find when they start
 
 
-def measure_one(number): return number, measured(SHARED['checks'][number], SHARED['files'])
+def measure_one(number):
+    return number, measured(SHARED['checks'][number], SHARED['files'])
 
 
 def book_one(module):
@@ -456,7 +526,8 @@ def book_one(module):
     return module, forked(lambda: book.measured(SHARED['files']), HUNG)
 
 
-def group_one(numbers): return SHARED['run'].group(numbers)
+def group_one(numbers):
+    return SHARED['run'].group(numbers)
 
 
 def in_workers(function, values, jobs):
@@ -479,9 +550,11 @@ def prepared(modules, items, jobs):
     wanted = list({c.name: c for some in mine.values() for c in some}.values())
     SHARED.update(books=books, checks=wanted, files=files)
     for number, found in in_workers(measure_one, range(len(wanted)), jobs):
-        if found: wanted[number].seconds, wanted[number].lines = found
+        if found:
+            wanted[number].seconds, wanted[number].lines = found
     for module, found in in_workers(book_one, books, jobs):
-        if found: mine[module].append(books[module].measured_check(*found))
+        if found:
+            mine[module].append(books[module].measured_check(*found))
     return {m: [c for c in some if c.lines] for m, some in mine.items()}, books
 
 
@@ -490,10 +563,13 @@ FAILURES = []
 
 class Session:
     "A plugin of pytest: it collects the tests, and the faults are tried instead of running them."
-    def __init__(self, work): self.work = work
+
+    def __init__(self, work):
+        self.work = work
 
     def pytest_runtest_makereport(self, item, call):
         import pytest
+
         if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
             FAILURES.append(call.excinfo.value)
 
@@ -505,9 +581,14 @@ class Session:
 def with_tests(files, work):
     "Call `work(items)` with the collected tests of these files."
     import hypothesis, pytest
+
     calm = hypothesis.settings(
-        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate], max_examples=20,
-        derandomize=True, database=None, deadline=None)
+        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+        max_examples=20,
+        derandomize=True,
+        database=None,
+        deadline=None,
+    )
     hypothesis.settings.register_profile('mutants', calm)
     hypothesis.settings.load_profile('mutants')
     paths = [str(TESTS / f"{f}.py") for f in files if (TESTS / f"{f}.py").exists()]
@@ -518,11 +599,14 @@ def with_tests(files, work):
 
 # -- which faults
 
+
 def code_of_cells(text):
     "Trees of the code cells of a notebook."
     for cell in json.loads(text)['cells']:
-        if cell['cell_type'] != 'code': continue
-        with contextlib.suppress(SyntaxError): yield from ast.parse(''.join(cell['source'])).body
+        if cell['cell_type'] != 'code':
+            continue
+        with contextlib.suppress(SyntaxError):
+            yield from ast.parse(''.join(cell['source'])).body
 
 
 def statements(name, text):
@@ -535,7 +619,8 @@ def known_at(revision):
     "All top-level statements of package and notebooks in a revision; None if there is none."
     command = ['git', 'archive', '--format=tar', revision, PACKAGE, 'nbs']
     found = subprocess.run(command, cwd=TOP, capture_output=True)
-    if found.returncode: return None
+    if found.returncode:
+        return None
     known = set()
     with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
         for member in archive.getmembers():
@@ -547,10 +632,13 @@ def known_at(revision):
 def changed_since(revision, modules):
     "Modules that have a statement, in code or notebook, which the revision does not have."
     known, books = known_at(revision), notebooks()
-    if known is None: return []
+    if known is None:
+        return []
+
     def differs(m):
         paths = [Path(live_module(m).__file__), books.get(m)]
         return any(statements(p.name, p.read_text()) - known for p in paths if p)
+
     return [m for m in modules if differs(m)]
 
 
@@ -565,15 +653,19 @@ def chosen(sites, options):
         draw = random.Random(options.seed)
         numbers = always + draw.sample(rest, min(len(rest), options.sample or 0))
     groups = defaultdict(list)
-    for n in numbers: groups[sites[n].unit.key].append(n)
+    for n in numbers:
+        groups[sites[n].unit.key].append(n)
     groups = list(groups.values())
-    if options.seconds: random.Random(options.seed).shuffle(groups)
+    if options.seconds:
+        random.Random(options.seed).shuffle(groups)
     return groups
 
 
 # -- what is stored and said
 
-def stored(): return json.loads(STORED.read_text()) if STORED.exists() else {}
+
+def stored():
+    return json.loads(STORED.read_text()) if STORED.exists() else {}
 
 
 UNJUDGED = 'not judged yet'
@@ -583,15 +675,24 @@ def counted(sites, results):
     "Counts and survivors of each module that was tried."
     table = {}
     for number, status, by in results:
-        if status == LEFT: continue
+        if status == LEFT:
+            continue
         site = sites[number]
-        row = table.setdefault(site.unit.module, dict(
-            sites=sum(s.unit.module == site.unit.module for s in sites), tried=0, caught=0,
-            crashed=0, survivors={}))
+        row = table.setdefault(
+            site.unit.module,
+            dict(
+                sites=sum(s.unit.module == site.unit.module for s in sites),
+                tried=0,
+                caught=0,
+                crashed=0,
+                survivors={},
+            ),
+        )
         row['tried'] += 1
         row['caught'] += status == CAUGHT
         row['crashed'] += status in (CRASHED, ENDLESS)
-        if status == SURVIVED: row['survivors'][site.name] = by
+        if status == SURVIVED:
+            row['survivors'][site.name] = by
     return dict(sorted(table.items()))
 
 
@@ -601,7 +702,8 @@ def merged(table, old):
     for module, row in table.items():
         before = old.get(module, {})
         reasons = before.get('survivors', {})
-        if before.get('tried', 0) > row['tried'] and row['tried'] < row['sites']: continue
+        if before.get('tried', 0) > row['tried'] and row['tried'] < row['sites']:
+            continue
         judged = {name: reasons.get(name, UNJUDGED) for name in sorted(row['survivors'])}
         new[module] = {**row, 'survivors': judged}
     return dict(sorted(new.items()))
@@ -618,9 +720,12 @@ def said(table, old):
     lines = [f"{'module':38}{'sites':>6}{'tried':>7}{'crashed':>9}{'caught':>8}{'share':>7}"]
     total = dict.fromkeys(('sites', 'tried', 'crashed', 'caught'), 0)
     for module, row in [*table.items(), ('all', total)]:
-        lines.append(f"{module:38}{row['sites']:6}{row['tried']:7}{row['crashed']:9}"
-                     f"{row['caught']:8}{share(row):>7}")
-        if row is not total: total = add_up(total, row)
+        lines.append(
+            f"{module:38}{row['sites']:6}{row['tried']:7}{row['crashed']:9}"
+            f"{row['caught']:8}{share(row):>7}"
+        )
+        if row is not total:
+            total = add_up(total, row)
     for module, row in table.items():
         known = old.get(module, {}).get('survivors', {})
         for name, by in row['survivors'].items():
@@ -629,7 +734,8 @@ def said(table, old):
 
 
 def add_up(total, row):
-    for key in total: total[key] += row[key]
+    for key in total:
+        total[key] += row[key]
     return total
 
 
@@ -638,7 +744,8 @@ def unexpected(table, old):
     found = []
     for module, row in table.items():
         before = old.get(module, {})
-        if before.get('tried', 0) < before.get('sites', 1): continue
+        if before.get('tried', 0) < before.get('sites', 1):
+            continue
         found += [f"{module}, {n}" for n in row['survivors'] if n not in before['survivors']]
     return found
 
@@ -658,9 +765,11 @@ def command_line(arguments):
 def with_modules(options):
     "The modules that the options name."
     scope = modules_in_scope()
-    if not options.module: return scope
+    if not options.module:
+        return scope
     found = [m for m in scope if any(m == w or m.startswith(w + '.') for w in options.module)]
-    if not found: raise SystemExit(f"none of {options.module} is among {', '.join(scope)}")
+    if not found:
+        raise SystemExit(f"none of {options.module} is among {', '.join(scope)}")
     return found
 
 
@@ -674,8 +783,9 @@ def main(arguments=None):
     files = sorted({f for m in modules for f in files_about(m)})
     results = []
     end = start + (options.seconds or 1e9)
-    with_tests(files, lambda items: results.extend(
-        trial(sites, groups, modules, items, end, options.jobs)))
+    with_tests(
+        files, lambda items: results.extend(trial(sites, groups, modules, items, end, options.jobs))
+    )
     table, old = counted(sites, results), stored()
     print(said(table, old))
     left = sum(status == LEFT for _, status, _ in results)
@@ -683,7 +793,8 @@ def main(arguments=None):
     if options.store:
         text = json.dumps(merged(table, old), indent=1, ensure_ascii=False)
         STORED.write_text(text + '\n')
-    if options.store: return 0
+    if options.store:
+        return 0
     return max(report_unexpected(unexpected(table, old)), too_few(table))
 
 
@@ -694,30 +805,37 @@ def spent(start):
     return f"{time.monotonic() - start:.0f} s ({busy:.0f} s of processors)"
 
 
-ENOUGH, LEAST = 30, 0.6                # of a sample so large, this share must be noticed at least
+ENOUGH, LEAST = 30, 0.6  # of a sample so large, this share must be noticed at least
 
 
 def too_few(table):
     "1 if so few faults of a sample are noticed that the checks themselves must be broken."
     caught = sum(row['caught'] for row in table.values())
     ran = sum(row['tried'] - row['crashed'] for row in table.values())
-    if ran < ENOUGH or caught >= LEAST * ran: return 0
+    if ran < ENOUGH or caught >= LEAST * ran:
+        return 0
     print(f"TOO FEW: {caught} of {ran} noticed, wanted {LEAST:.0%} of a sample")
     return 1
 
 
 def report_unexpected(names):
-    for name in names: print(f"NOT STORED: {name}")
+    for name in names:
+        print(f"NOT STORED: {name}")
     return int(bool(names))
 
 
 def prepare_process():
     "One thread, no network, no pictures on a screen, small sizes in notebooks."
     os.environ.update(
-        HF_HUB_OFFLINE='1', TQDM_DISABLE='1', MPLBACKEND='Agg', RL4LLM_DRY_RUN='1',
-        CUDA_VISIBLE_DEVICES='')
+        HF_HUB_OFFLINE='1',
+        TQDM_DISABLE='1',
+        MPLBACKEND='Agg',
+        RL4LLM_DRY_RUN='1',
+        CUDA_VISIBLE_DEVICES='',
+    )
     sys.path[:0] = [str(TOP), str(TESTS)]
     import torch
+
     torch.set_num_threads(1)
 
 
@@ -730,7 +848,9 @@ def trial(sites, groups, modules, items, end, jobs):
     SHARED['run'] = Run(sites, checks, books, end)
     gc.collect()
     gc.freeze()
-    for group in in_workers(group_one, groups, jobs): yield from group
+    for group in in_workers(group_one, groups, jobs):
+        yield from group
 
 
-if __name__ == '__main__': sys.exit(main())
+if __name__ == '__main__':
+    sys.exit(main())

@@ -3,26 +3,31 @@
 Those that were changed against main, those whose imports reach a changed module, one fifth of
 all in turn (which one follows from the commit), and the lessons. On main itself the last commit
 is what changed. Without git, all. `--run` executes them."""
+
 import argparse, ast, os, runpy, subprocess, sys, time
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from multiprocessing import get_context
 from pathlib import Path
 from unittest import mock
 from lint_rules import Notebook
 
 TOP = Path(__file__).resolve().parents[1]
 PARTS = 5
-NAMED = ('recipe', 'use', 'add_recipe', 'task')    # calls that name what another module registers
+NAMED = ('recipe', 'use', 'add_recipe', 'task')  # calls that name what another module registers
 REGISTERS = ('add_recipe', 'add_task')
-AIM = 5    # seconds for a notebook, on average
+AIM = 5  # seconds for a notebook, on average
 
 
 # -- what changed
 
+
 def git(top, *arguments):
     "Output of a git command, or None where it fails."
-    try: done = subprocess.run(['git', *arguments], cwd=top, capture_output=True, text=True)
-    except FileNotFoundError: return None
+    try:
+        done = subprocess.run(['git', *arguments], cwd=top, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 
@@ -30,16 +35,19 @@ def base_of(top):
     "The commit to compare with: where this branch left main, or on main the last commit but one."
     for name in ('origin/main', 'main'):
         base = git(top, 'merge-base', 'HEAD', name)
-        if base and base != git(top, 'rev-parse', 'HEAD'): return base
+        if base and base != git(top, 'rev-parse', 'HEAD'):
+            return base
     return git(top, 'rev-parse', '--verify', 'HEAD~1')
 
 
 def changed_files(top):
     "Files that differ from the base, uncommitted and untracked ones too; None without git."
-    if git(top, 'rev-parse', 'HEAD') is None: return None
+    if git(top, 'rev-parse', 'HEAD') is None:
+        return None
     base = base_of(top) or 'HEAD'
     prefix = git(top, 'rev-parse', '--show-prefix')
-    if prefix: return None    # a copy inside another project
+    if prefix:
+        return None  # a copy inside another project
     tracked = git(top, 'diff', '--name-only', '--no-renames', base)
     untracked = git(top, 'ls-files', '--others', '--exclude-standard')
     return set((tracked + '\n' + untracked).split('\n')) - {''}
@@ -47,14 +55,17 @@ def changed_files(top):
 
 # -- who reaches whom
 
+
 @dataclass(eq=False)
 class Source:
     "Code of a module or a notebook: its trees, and the package that relative imports start from."
+
     trees: list
     package: list = field(default_factory=list)
 
     @cached_property
-    def nodes(self): return [n for tree in self.trees for n in ast.walk(tree)]
+    def nodes(self):
+        return [n for tree in self.trees for n in ast.walk(tree)]
 
     @cached_property
     def constants(self):
@@ -78,19 +89,23 @@ class Source:
         "Name here -> dotted path of what it is, for every import."
         found = {}
         for node in self.nodes:
-            if not isinstance(node, (ast.Import, ast.ImportFrom)): continue
+            if not isinstance(node, (ast.Import, ast.ImportFrom)):
+                continue
             start = self.start(node)
             for alias in node.names:
                 path = '.'.join([*start, alias.name])
                 found[path] = path
-                if alias.asname or start: found[alias.asname or alias.name] = path
-                else: found[alias.name.split('.')[0]] = alias.name.split('.')[0]
+                if alias.asname or start:
+                    found[alias.asname or alias.name] = path
+                else:
+                    found[alias.name.split('.')[0]] = alias.name.split('.')[0]
         return {name: path for name, path in found.items() if path.split('.')[0] == 'rl4llm'}
 
     def start(self, node):
         "Parts of the dotted path that an import starts from."
-        if isinstance(node, ast.Import): return []
-        above = self.package[:len(self.package) + 1 - node.level] if node.level else []
+        if isinstance(node, ast.Import):
+            return []
+        above = self.package[: len(self.package) + 1 - node.level] if node.level else []
         return [*above, *([node.module] if node.module else [])]
 
     @cached_property
@@ -99,16 +114,19 @@ class Source:
         found = set(self.imported.values())
         for node in self.nodes:
             root, _, rest = ast.unparse(node).partition('.') if is_chain(node) else ('', '', '')
-            if root in self.imported: found.add(f'{self.imported[root]}.{rest}')
+            if root in self.imported:
+                found.add(f'{self.imported[root]}.{rest}')
         return found
 
 
-def dotted(file): return file.removesuffix('.py').replace('/', '.')
+def dotted(file):
+    return file.removesuffix('.py').replace('/', '.')
 
 
 def is_chain(node):
     "Whether a node is a name with attributes, such as `rl4llm.atlas.table`."
-    while isinstance(node, ast.Attribute): node = node.value
+    while isinstance(node, ast.Attribute):
+        node = node.value
     return isinstance(node, ast.Name)
 
 
@@ -118,7 +136,8 @@ def registered(source):
     names = {a.value for a in firsts if isinstance(a, ast.Constant)}
     for node in source.nodes:
         marks = [ast.unparse(d) for d in getattr(node, 'decorator_list', [])]
-        if any(mark.startswith('stage(') for mark in marks): names.add(node.name)
+        if any(mark.startswith('stage(') for mark in marks):
+            names.add(node.name)
     return names
 
 
@@ -130,18 +149,20 @@ def readable(paths, top):
 
 class House:
     "The notebooks and modules of a project, and who reaches whom."
+
     def __init__(self, top):
         self.top = top
-        notebooks = readable((top/'nbs').rglob('*.ipynb'), top)
-        lessons = readable((top/'tutorials').glob('*.ipynb'), top)
-        modules = [p for p in (top/'rl4llm').rglob('*.py') if not p.name.startswith('_')]
-        syms = runpy.run_path(str(top/'rl4llm'/'_modidx.py'))['d']['syms']
+        notebooks = readable((top / 'nbs').rglob('*.ipynb'), top)
+        lessons = readable((top / 'tutorials').glob('*.ipynb'), top)
+        modules = [p for p in (top / 'rl4llm').rglob('*.py') if not p.name.startswith('_')]
+        syms = runpy.run_path(str(top / 'rl4llm' / '_modidx.py'))['d']['syms']
         self.notebooks = {self.short(p): Notebook(p) for p in notebooks}
         self.lessons = [self.short(p) for p in lessons]
         self.modules = {dotted(self.short(p)): self.source(p) for p in modules}
         self.names = [(m, name.removeprefix(m + '.')) for m in syms for name in syms[m]]
 
-    def short(self, path): return path.relative_to(self.top).as_posix()
+    def short(self, path):
+        return path.relative_to(self.top).as_posix()
 
     def source(self, path):
         return Source([ast.parse(path.read_text())], list(path.relative_to(self.top).parts[:-1]))
@@ -154,8 +175,10 @@ class House:
     def behind(self, path):
         "The modules that a dotted path can lead to: itself, or those below it that have the name."
         package, _, name = path.rpartition('.')
-        if path in self.modules: return {path}
-        if package in self.modules: return {package}
+        if path in self.modules:
+            return {path}
+        if package in self.modules:
+            return {package}
         return {m for m, n in self.names if n == name and m.startswith(package + '.')}
 
     def needs(self, source):
@@ -191,6 +214,7 @@ class House:
 
 # -- the choice
 
+
 def affected(house, files):
     "Notebook -> why, of those that a change of `files` can reach."
     reached = house.reaching(house.changed_modules(files))
@@ -198,8 +222,10 @@ def affected(house, files):
     for name, notebook in house.notebooks.items():
         source = Source([c.tree for c in notebook.code])
         hits = sorted((house.needs(source) | {house.module_of(name)}) & set(reached))
-        if name in files: why[name] = 'changed'
-        elif hits: why[name] = f'reaches {reached[hits[0]]}, which changed'
+        if name in files:
+            why[name] = 'changed'
+        elif hits:
+            why[name] = f'reaches {reached[hits[0]]}, which changed'
     return why
 
 
@@ -223,16 +249,25 @@ def choose(top=TOP, *, everything=False):
 
 # -- the run
 
+
 def execute(files, workers=2):
-    "Executes notebooks as nbdev-test does; (file, passed, seconds) of each."
-    from fastcore.parallel import parallel
+    """Executes notebooks as nbdev-test does; (file, passed, seconds) of each.
+
+    Each has a process of its own: what one registers must not reach another. They are forked from
+    one that has imported the slow packages.
+    """
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
     from fastcore.xtras import working_directory
     from nbdev.config import get_config
     from nbdev.test import test_nb
+
     config = get_config(TOP)
     options = dict(skip_flags=config.tst_flags.split(), cell_timeout=config.cell_timeout)
-    with working_directory(TOP/'nbs'):
-        done = parallel(test_nb, [TOP/f for f in files], basepath=TOP, n_workers=workers, **options)
+    one = partial(test_nb, basepath=TOP, **options)
+    pool = get_context('fork').Pool(workers, maxtasksperchild=1)
+    with working_directory(TOP / 'nbs'), pool:
+        done = pool.map(one, [TOP / f for f in files], chunksize=1)
     return [(file, passed, seconds) for file, (passed, seconds) in zip(files, done)]
 
 
@@ -241,9 +276,11 @@ def run(chosen):
     start = time.monotonic()
     lessons = [f for f in chosen if f.startswith('tutorials/')]
     done = execute([f for f in chosen if f not in lessons])
-    with mock.patch.dict(os.environ, RL4LLM_DRY_RUN='1'): done += execute(lessons)
+    with mock.patch.dict(os.environ, RL4LLM_DRY_RUN='1'):
+        done += execute(lessons)
     slowest = sorted(done, key=lambda item: -item[2])
-    for file, _, seconds in slowest[:10]: print(f'{seconds:6.1f} s  {file}')
+    for file, _, seconds in slowest[:10]:
+        print(f'{seconds:6.1f} s  {file}')
     mean = sum(seconds for *_, seconds in done) / len(done)
     took = time.monotonic() - start
     print(f'{len(done)} notebooks took {took:.0f} s, {mean:.1f} s each on average (aim: {AIM} s)')
@@ -256,9 +293,12 @@ def main():
     parser.add_argument('--run', action='store_true', help='execute them, store nothing')
     options = parser.parse_args()
     chosen = choose(everything=options.all)
-    for name, why in chosen.items(): print(f'{name}  ({why})', flush=True)
+    for name, why in chosen.items():
+        print(f'{name}  ({why})', flush=True)
     failed = run(chosen) if options.run else []
-    if failed: sys.exit('\n  '.join(['these notebooks failed:', *failed]))
+    if failed:
+        sys.exit('\n  '.join(['these notebooks failed:', *failed]))
 
 
-if __name__ == '__main__': main()
+if __name__ == '__main__':
+    main()

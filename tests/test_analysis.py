@@ -1,9 +1,11 @@
 "Estimators, intervals, votes, pictures and the comparison of runs."
+
 import io, itertools, math, subprocess, sys
 from fractions import Fraction
 from types import SimpleNamespace
 
 import matplotlib
+
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,11 +15,49 @@ import torch
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from rl4llm.analysis.entropy import answer_entropy, distinct_solutions, entropy_by_position, entropy_table, entropy_trend, mean_token_entropy
-from rl4llm.analysis.passk import Band, bootstrap_band, bootstrap_means, crossing_band, crossing_point, ks_up_to, log_miss, pass_at_k, pass_at_k_error, pass_at_k_variance, true_pass_at_k, true_pass_at_k_variance
-from rl4llm.analysis.plots import OKABE_ITO, label_lines, method_look, plot_by_position, plot_difference, plot_entropy, plot_pass_at_k, plot_training, spread, style
+from rl4llm.analysis.entropy import (
+    answer_entropy,
+    distinct_solutions,
+    entropy_by_position,
+    entropy_table,
+    entropy_trend,
+    mean_token_entropy,
+)
+from rl4llm.analysis.passk import (
+    Band,
+    bootstrap_band,
+    bootstrap_means,
+    crossing_band,
+    crossing_point,
+    ks_up_to,
+    log_miss,
+    pass_at_k,
+    pass_at_k_error,
+    pass_at_k_variance,
+    true_pass_at_k,
+    true_pass_at_k_variance,
+)
+from rl4llm.analysis.plots import (
+    OKABE_ITO,
+    label_lines,
+    method_look,
+    plot_by_position,
+    plot_difference,
+    plot_entropy,
+    plot_pass_at_k,
+    plot_training,
+    spread,
+    style,
+)
 from rl4llm.analysis.voting import avg_at_k, best_of_k, maj_at_k
-from rl4llm.studies.comparison import compare, crossed_interval, half_width, hierarchical_interval, holm, p_value, progress_share, reached_step
+from rl4llm.studies.comparison import (
+    compare,
+    crossed_interval,
+    hierarchical_interval,
+    holm,
+    progress_share,
+    reached_step,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +66,24 @@ def close_figures():
     plt.close('all')
 
 
-def exact(n, c, k): return 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
+def exact(n, c, k):
+    return 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
 
 
 # ---- pass@k ----
 
-@pytest.mark.parametrize('n, c, k, value', [(10, 3, 1, .3), (10, 3, 2, 8/15), (10, 3, 5, 11/12), (10, 3, 8, 1), (200, 5, 100, .9703079), (256, 1, 128, .5)])
+
+@pytest.mark.parametrize(
+    'n, c, k, value',
+    [
+        (10, 3, 1, 0.3),
+        (10, 3, 2, 8 / 15),
+        (10, 3, 5, 11 / 12),
+        (10, 3, 8, 1),
+        (200, 5, 100, 0.9703079),
+        (256, 1, 128, 0.5),
+    ],
+)
 def test_card_values(n, c, k, value):
     assert pass_at_k(n, c, k) == pytest.approx(value, rel=1e-6)
 
@@ -44,125 +96,194 @@ def test_equals_combinatorics(data):
     assert pass_at_k(n, c, k) == pytest.approx(float(exact(n, c, k)), rel=1e-12, abs=0)
 
 
-@pytest.mark.parametrize('c, k', [(0, 10), (1, 1), (3, 9_999), (100, 64), (5_000, 2), (5_000, 5_000), (9_999, 1), (10_000, 1)])
+@pytest.mark.parametrize(
+    'c, k',
+    [(0, 10), (1, 1), (3, 9_999), (100, 64), (5_000, 2), (5_000, 5_000), (9_999, 1), (10_000, 1)],
+)
 def test_ten_thousand_samples(c, k):
     n = 10_000
     assert pass_at_k(n, c, k) == pytest.approx(float(exact(n, c, k)), rel=1e-12, abs=0)
-    if n - c >= k:                                               # the miss probability keeps its digits too, however small
+    if n - c >= k:  # the miss probability keeps its digits too, however small
         miss = Fraction(math.comb(n - c, k), math.comb(n, k))
-        assert log_miss(n, c, k) == pytest.approx(math.log(miss.numerator) - math.log(miss.denominator), rel=1e-9, abs=1e-9)
+        assert log_miss(n, c, k) == pytest.approx(
+            math.log(miss.numerator) - math.log(miss.denominator), rel=1e-9, abs=1e-9
+        )
 
 
 def test_hundred_thousand_samples():
     n = 100_000
     assert pass_at_k(n, 1, 777) == pytest.approx(777 / n, rel=1e-12)
     values = pass_at_k(n, [0, 1, 50_000, n], [1, 1000, n])
-    assert np.isfinite(values).all() and (np.diff(values, axis=0) >= 0).all() and (np.diff(values, axis=1) >= 0).all()
+    assert (
+        np.isfinite(values).all()
+        and (np.diff(values, axis=0) >= 0).all()
+        and (np.diff(values, axis=1) >= 0).all()
+    )
 
 
 def test_shapes_and_inputs():
     assert np.ndim(pass_at_k(10, 3, 2)) == 0
-    assert pass_at_k(10, [3, 4], 2).shape == (2,) and pass_at_k(10, 3, [1, 2]).shape == (2,) and pass_at_k(10, [3, 4], [1, 2, 5]).shape == (2, 3)
+    assert (
+        pass_at_k(10, [3, 4], 2).shape == (2,)
+        and pass_at_k(10, 3, [1, 2]).shape == (2,)
+        and pass_at_k(10, [3, 4], [1, 2, 5]).shape == (2, 3)
+    )
     assert pass_at_k(np.full((2, 3), 10), np.zeros((2, 3)), [1, 2]).shape == (2, 3, 2)
     ragged = pass_at_k([10, 20, 5], [3, 0, 5], [1, 4])
-    assert np.allclose(ragged, [[float(exact(n, c, k)) for k in (1, 4)] for n, c in [(10, 3), (20, 0), (5, 5)]])
-    assert np.allclose(ragged, pass_at_k(torch.tensor([10, 20, 5]), torch.tensor([3, 0, 5]), torch.tensor([1, 4])))
-    assert np.allclose(ragged, pass_at_k(pd.Series([10., 20., 5.]), pd.Series([3., 0., 5.]), (1, 4)))
+    assert np.allclose(
+        ragged, [[float(exact(n, c, k)) for k in (1, 4)] for n, c in [(10, 3), (20, 0), (5, 5)]]
+    )
+    assert np.allclose(
+        ragged, pass_at_k(torch.tensor([10, 20, 5]), torch.tensor([3, 0, 5]), torch.tensor([1, 4]))
+    )
+    assert np.allclose(
+        ragged, pass_at_k(pd.Series([10.0, 20.0, 5.0]), pd.Series([3.0, 0.0, 5.0]), (1, 4))
+    )
 
 
-@pytest.mark.parametrize('n, c, k, message', [
-    (10, 3, 11, 'needs at least 11 samples'), ([10, 4], [3, 3], 8, 'one has 4'), (10, 11, 1, 'cannot exceed'), (10, -1, 1, '>= 0'), (10, 3, 0, '>= 1'), (0, 0, 1, '>= 1'),
-    (10, 3.5, 1, 'whole numbers'), (10, float('nan'), 1, 'whole numbers'), (float('inf'), 3, 1, 'whole numbers'), ([], [], 1, 'empty'), (10, [1], [], 'empty'),
-    ([10, 10], [1, 2, 3], 1, 'shape'), (10, [True, False], 1, 'counts'), (10, ['3'], 1, 'counts')])
+@pytest.mark.parametrize(
+    'n, c, k, message',
+    [
+        (10, 3, 11, 'needs at least 11 samples'),
+        ([10, 4], [3, 3], 8, 'one has 4'),
+        (10, 11, 1, 'cannot exceed'),
+        (10, -1, 1, '>= 0'),
+        (10, 3, 0, '>= 1'),
+        (0, 0, 1, '>= 1'),
+        (10, 3.5, 1, 'whole numbers'),
+        (10, float('nan'), 1, 'whole numbers'),
+        (float('inf'), 3, 1, 'whole numbers'),
+        ([], [], 1, 'empty'),
+        (10, [1], [], 'empty'),
+        ([10, 10], [1, 2, 3], 1, 'shape'),
+        (10, [True, False], 1, 'counts'),
+        (10, ['3'], 1, 'counts'),
+    ],
+)
 def test_bad_counts(n, c, k, message):
-    with pytest.raises(ValueError, match=message): pass_at_k(n, c, k)
+    with pytest.raises(ValueError, match=message):
+        pass_at_k(n, c, k)
 
 
-@pytest.mark.parametrize('n, k, p', [(20, 5, .1), (8, 4, .5), (30, 1, .3), (12, 6, .02), (10, 2, 1.), (10, 2, 0.)])
+@pytest.mark.parametrize(
+    'n, k, p', [(20, 5, 0.1), (8, 4, 0.5), (30, 1, 0.3), (12, 6, 0.02), (10, 2, 1.0), (10, 2, 0.0)]
+)
 def test_moments_by_enumeration(n, k, p):
     c = np.arange(n + 1)
     chance, U = stats.binom.pmf(c, n, p), pass_at_k(n, c, k)
     assert chance @ U == pytest.approx(true_pass_at_k(p, k), abs=1e-13)
-    variance = chance @ U**2 - (chance @ U)**2
+    variance = chance @ U**2 - (chance @ U) ** 2
     assert true_pass_at_k_variance(p, n, k) == pytest.approx(variance, abs=1e-13)
     assert chance @ pass_at_k_variance(n, c, k) == pytest.approx(variance, abs=1e-13)
 
 
 def test_variance_needs_twice_k():
-    with pytest.raises(ValueError, match='n >= 12'): pass_at_k_variance(10, 3, 6)
-    with pytest.raises(ValueError, match='two problems'): pass_at_k_error(10, 3, 1)
-    with pytest.raises(ValueError, match='sampled'): pass_at_k_error(10, [3, 1], 1, problems='all')
+    with pytest.raises(ValueError, match='n >= 12'):
+        pass_at_k_variance(10, 3, 6)
+    with pytest.raises(ValueError, match='two problems'):
+        pass_at_k_error(10, 3, 1)
+    with pytest.raises(ValueError, match='sampled'):
+        pass_at_k_error(10, [3, 1], 1, problems='all')
 
 
 def test_fixed_error_by_simulation():
-    rng, p = np.random.default_rng(0), np.linspace(.02, .6, 30)
+    rng, p = np.random.default_rng(0), np.linspace(0.02, 0.6, 30)
     counts = rng.binomial(40, p, size=(3000, 30))
     means = pass_at_k(40, counts, 8).mean(1)
-    stated = np.mean([pass_at_k_error(40, c, 8, problems='fixed')**2 for c in counts[:500]])
-    assert stated == pytest.approx(means.var(), rel=.1)
+    stated = np.mean([pass_at_k_error(40, c, 8, problems='fixed') ** 2 for c in counts[:500]])
+    assert stated == pytest.approx(means.var(), rel=0.1)
 
 
 def test_true_pass_at_k():
-    assert np.allclose(true_pass_at_k([0, .1, 1], [1, 5]), [[0, 0], [.1, 1 - .9**5], [1, 1]])
+    assert np.allclose(true_pass_at_k([0, 0.1, 1], [1, 5]), [[0, 0], [0.1, 1 - 0.9**5], [1, 1]])
     assert true_pass_at_k(1e-12, 1000) == pytest.approx(1e-9, rel=1e-6)
-    with pytest.raises(ValueError, match='probabilities'): true_pass_at_k(1.5, 1)
+    with pytest.raises(ValueError, match='probabilities'):
+        true_pass_at_k(1.5, 1)
 
 
 def test_ks_up_to():
     assert ks_up_to(256).tolist() == [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    assert ks_up_to([300, 100]).tolist() == [1, 2, 4, 8, 16, 32, 64] and ks_up_to(1000, base=10).tolist() == [1, 10, 100, 1000]
+    assert ks_up_to([300, 100]).tolist() == [1, 2, 4, 8, 16, 32, 64] and ks_up_to(
+        1000, base=10
+    ).tolist() == [1, 10, 100, 1000]
 
 
 # ---- bootstrap and crossing ----
 
+
 def test_bootstrap_is_paired_and_deterministic():
     values = np.random.default_rng(0).uniform(size=(30, 4))
-    a, b = bootstrap_means(values, values + .25, resamples=50)
-    assert np.allclose(b - a, .25) and np.array_equal(a, bootstrap_means(values, resamples=50)[0])
+    a, b = bootstrap_means(values, values + 0.25, resamples=50)
+    assert np.allclose(b - a, 0.25) and np.array_equal(a, bootstrap_means(values, resamples=50)[0])
     assert not np.array_equal(a, bootstrap_means(values, resamples=50, seed=1)[0])
 
 
 def test_bootstrap_redraws_seeds():
-    values = np.stack([np.zeros((50, 1)), np.ones((50, 1))])        # seeds differ, problems do not
-    assert bootstrap_band(values.mean(0)).low == .5 and bootstrap_band(values).low == 0 and bootstrap_band(values).high == 1
-    assert bootstrap_means(values[:1]).max() == 0                   # one seed: problems only
+    values = np.stack([np.zeros((50, 1)), np.ones((50, 1))])  # seeds differ, problems do not
+    assert (
+        bootstrap_band(values.mean(0)).low == 0.5
+        and bootstrap_band(values).low == 0
+        and bootstrap_band(values).high == 1
+    )
+    assert bootstrap_means(values[:1]).max() == 0  # one seed: problems only
 
 
 def test_ceiling_is_exactly_one():
     "Two curves at the ceiling tie exactly, whatever the number of problems and seeds."
     for problems, seeds in [(7, 3), (50, 3), (97, 7)]:
         base, trained = np.ones((problems, 2)), np.ones((seeds, problems, 2))
-        assert (bootstrap_means(base, trained) == 1).all() and crossing_band(base, trained, [1, 2], strict=True).never == 1
+        assert (bootstrap_means(base, trained) == 1).all() and crossing_band(
+            base, trained, [1, 2], strict=True
+        ).never == 1
 
 
 def test_bootstrap_matches_normal_theory():
     values = np.random.default_rng(0).normal(size=400)
     band = bootstrap_band(values)
-    assert band.high - band.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=.06)
+    assert band.high - band.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.06)
 
 
 def test_bootstrap_errors():
-    with pytest.raises(ValueError, match='same problems'): bootstrap_band(np.zeros((3, 2)), np.zeros((4, 2)))
-    with pytest.raises(ValueError, match='nan'): bootstrap_band([1., np.nan])
-    with pytest.raises(ValueError, match='axes'): bootstrap_band(1.)
+    with pytest.raises(ValueError, match='same problems'):
+        bootstrap_band(np.zeros((3, 2)), np.zeros((4, 2)))
+    with pytest.raises(ValueError, match='nan'):
+        bootstrap_band([1.0, np.nan])
+    with pytest.raises(ValueError, match='axes'):
+        bootstrap_band(1.0)
 
 
 def test_crossing():
     ks = [1, 2, 4, 8]
-    assert crossing_point([.1, .3, .6, .9], [.3, .4, .6, .7], ks) == 4 and crossing_point([.1, .3, .6, .9], [.3, .4, .6, .7], ks, strict=True) == 8
-    assert crossing_point([.1] * 4, [.2] * 4, ks) == np.inf and crossing_point([.3] * 4, [.2] * 4, ks) == 1
-    with pytest.raises(ValueError, match='one value per k'): crossing_point([.1, .2], [.1, .2], ks)
+    assert (
+        crossing_point([0.1, 0.3, 0.6, 0.9], [0.3, 0.4, 0.6, 0.7], ks) == 4
+        and crossing_point([0.1, 0.3, 0.6, 0.9], [0.3, 0.4, 0.6, 0.7], ks, strict=True) == 8
+    )
+    assert (
+        crossing_point([0.1] * 4, [0.2] * 4, ks) == np.inf
+        and crossing_point([0.3] * 4, [0.2] * 4, ks) == 1
+    )
+    with pytest.raises(ValueError, match='one value per k'):
+        crossing_point([0.1, 0.2], [0.1, 0.2], ks)
 
 
 def test_crossing_band_covers_truth():
     rng, ks = np.random.default_rng(0), ks_up_to(64)
-    law_base, law_trained = (.6, 1.8), (.22, .28)
-    ease = (np.arange(20_000) + .5) / 20_000
-    truth = crossing_point(*(true_pass_at_k(stats.beta.ppf(ease, *law), ks).mean(0) for law in (law_base, law_trained)), ks)
+    law_base, law_trained = (0.6, 1.8), (0.22, 0.28)
+    ease = (np.arange(20_000) + 0.5) / 20_000
+    truth = crossing_point(
+        *(
+            true_pass_at_k(stats.beta.ppf(ease, *law), ks).mean(0)
+            for law in (law_base, law_trained)
+        ),
+        ks,
+    )
     hits = 0
     for seed in range(100):
         u = rng.uniform(size=80)
-        base, trained = (pass_at_k(64, rng.binomial(64, stats.beta.ppf(u, *law)), ks) for law in (law_base, law_trained))
+        base, trained = (
+            pass_at_k(64, rng.binomial(64, stats.beta.ppf(u, *law)), ks)
+            for law in (law_base, law_trained)
+        )
         band = crossing_band(base, trained, ks, resamples=200, seed=seed)
         hits += band.low <= truth <= band.high
     assert np.isfinite(truth) and hits >= 90
@@ -170,32 +291,52 @@ def test_crossing_band_covers_truth():
 
 # ---- votes ----
 
+
 def brute_majority(answers, correct, k, weights=None):
     weights, credit = np.ones(len(answers)) if weights is None else weights, []
     for pick in itertools.combinations(range(len(answers)), k):
         totals = {}
-        for i in pick: totals[answers[i]] = totals.get(answers[i], 0) + weights[i]
+        for i in pick:
+            totals[answers[i]] = totals.get(answers[i], 0) + weights[i]
         best = [a for a, x in totals.items() if x >= max(totals.values()) - 1e-12]
-        credit.append(sum(a is not None and any(c for b, c in zip(answers, correct) if b == a) for a in best) / len(best))
+        credit.append(
+            sum(a is not None and any(c for b, c in zip(answers, correct) if b == a) for a in best)
+            / len(best)
+        )
     return np.mean(credit)
 
 
-@given(st.lists(st.sampled_from(['a', 'b', 'c', None]), min_size=1, max_size=8), st.sets(st.sampled_from(['a', 'b', 'c'])), st.data())
+@given(
+    st.lists(st.sampled_from(['a', 'b', 'c', None]), min_size=1, max_size=8),
+    st.sets(st.sampled_from(['a', 'b', 'c'])),
+    st.data(),
+)
 @settings(max_examples=60, deadline=None)
 def test_majority_by_enumeration(answers, right, data):
     k, correct = data.draw(st.integers(1, len(answers))), [a in right for a in answers]
-    weights = np.array(data.draw(st.lists(st.sampled_from([.5, 1., 2.]), min_size=len(answers), max_size=len(answers))))
+    weights = np.array(
+        data.draw(
+            st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=len(answers), max_size=len(answers))
+        )
+    )
     assert maj_at_k(answers, correct, k) == pytest.approx(brute_majority(answers, correct, k))
-    assert maj_at_k(answers, correct, k, weights=weights) == pytest.approx(brute_majority(answers, correct, k, weights))
+    assert maj_at_k(answers, correct, k, weights=weights) == pytest.approx(
+        brute_majority(answers, correct, k, weights)
+    )
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.data())
 @settings(max_examples=60, deadline=None)
 def test_pass_at_k_bounds_every_choice(answers, data):
     n, correct = len(answers), np.array(answers) == 0
-    scores, ks = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))), np.arange(1, n + 1)
+    scores, ks = (
+        np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))),
+        np.arange(1, n + 1),
+    )
     bound = pass_at_k(n, correct.sum(), ks) + 1e-12
-    assert (maj_at_k(answers, correct, ks) <= bound).all() and (best_of_k(scores, correct, ks) <= bound).all()
+    assert (maj_at_k(answers, correct, ks) <= bound).all() and (
+        best_of_k(scores, correct, ks) <= bound
+    ).all()
 
 
 def test_majority_estimate_is_close_and_reproducible():
@@ -203,15 +344,22 @@ def test_majority_estimate_is_close_and_reproducible():
     answers = rng.integers(3, size=30).tolist()
     correct = [a == 0 for a in answers]
     a, b = (maj_at_k(answers, correct, [1, 5, 15, 30], draws=2000, seed=s) for s in (0, 1))
-    assert np.allclose(a, b, atol=.05) and np.array_equal(a, maj_at_k(answers, correct, [1, 5, 15, 30], draws=2000, seed=0))
+    assert np.allclose(a, b, atol=0.05) and np.array_equal(
+        a, maj_at_k(answers, correct, [1, 5, 15, 30], draws=2000, seed=0)
+    )
     assert a[0] == pytest.approx(np.mean(correct), abs=1e-12)
 
 
 def test_unparsed_is_never_right():
-    assert maj_at_k([None, None, 'a'], [True, True, True], 3) == 0 and maj_at_k([None, 'a'], [False, True], 2) == .5
+    assert (
+        maj_at_k([None, None, 'a'], [True, True, True], 3) == 0
+        and maj_at_k([None, 'a'], [False, True], 2) == 0.5
+    )
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 2)), min_size=1, max_size=8), st.data())
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 2)), min_size=1, max_size=8), st.data()
+)
 @settings(max_examples=60, deadline=None)
 def test_best_of_k_by_enumeration(pairs, data):
     scores, rewards = (np.array(x, dtype=float) for x in zip(*pairs))
@@ -223,160 +371,318 @@ def test_best_of_k_by_enumeration(pairs, data):
 
 
 def test_vote_errors():
-    with pytest.raises(ValueError, match='both right and wrong'): maj_at_k(['a', 'a'], [True, False], 1)
-    with pytest.raises(ValueError, match='one correct flag'): maj_at_k(['a'], [True, False], 1)
-    with pytest.raises(ValueError, match='weights'): maj_at_k(['a', 'b'], [True, False], 1, weights=[1, 0])
-    with pytest.raises(ValueError, match='needs at least 3'): maj_at_k(['a', 'b'], [True, False], 3)
-    with pytest.raises(ValueError, match='needs at least 3'): best_of_k([1, 2], [0, 1], 3)
-    with pytest.raises(ValueError, match='one score'): best_of_k([1, np.nan], [0, 1], 1)
+    with pytest.raises(ValueError, match='both right and wrong'):
+        maj_at_k(['a', 'a'], [True, False], 1)
+    with pytest.raises(ValueError, match='one correct flag'):
+        maj_at_k(['a'], [True, False], 1)
+    with pytest.raises(ValueError, match='weights'):
+        maj_at_k(['a', 'b'], [True, False], 1, weights=[1, 0])
+    with pytest.raises(ValueError, match='needs at least 3'):
+        maj_at_k(['a', 'b'], [True, False], 3)
+    with pytest.raises(ValueError, match='needs at least 3'):
+        best_of_k([1, 2], [0, 1], 3)
+    with pytest.raises(ValueError, match='one score'):
+        best_of_k([1, np.nan], [0, 1], 1)
 
 
 def test_avg_at_k():
     share, error = avg_at_k([4, 1], [1, 1])
-    assert share.tolist() == [.25, 1] and error[0] == pytest.approx(.25) and np.isnan(error[1])
+    assert share.tolist() == [0.25, 1] and error[0] == pytest.approx(0.25) and np.isnan(error[1])
 
 
 # ---- entropy ----
 
+
 def test_token_entropy_ignores_what_is_masked():
-    entropy = torch.tensor([[.5, float('nan')], [1.5, 2.5]])
+    entropy = torch.tensor([[0.5, float('nan')], [1.5, 2.5]])
     mask = torch.tensor([[True, False], [True, True]])
-    assert mean_token_entropy(entropy, mask) == pytest.approx(1.5) and mean_token_entropy(entropy, mask, by='response') == pytest.approx(1.25)
+    assert mean_token_entropy(entropy, mask) == pytest.approx(1.5) and mean_token_entropy(
+        entropy, mask, by='response'
+    ) == pytest.approx(1.25)
     assert math.isnan(mean_token_entropy(entropy, torch.zeros(2, 2, dtype=torch.bool)))
     table = entropy_by_position(entropy, torch.tensor([[True, False], [True, False]]))
-    assert table['count'].tolist() == [2, 0] and table['entropy'][0] == 1 and math.isnan(table['entropy'][1])
-    with pytest.raises(ValueError, match='shape'): mean_token_entropy(entropy, mask[:1])
+    assert (
+        table['count'].tolist() == [2, 0]
+        and table['entropy'][0] == 1
+        and math.isnan(table['entropy'][1])
+    )
+    with pytest.raises(ValueError, match='shape'):
+        mean_token_entropy(entropy, mask[:1])
 
 
 def test_answer_entropy():
-    assert answer_entropy(['a', None, 'b', None]) == pytest.approx(1.5 * math.log(2)) and answer_entropy(['a'] * 9) == 0
-    assert answer_entropy(['a', 'b'], correction='miller-madow') == pytest.approx(math.log(2) + .25)
-    with pytest.raises(ValueError, match='at least one'): answer_entropy([])
+    assert (
+        answer_entropy(['a', None, 'b', None]) == pytest.approx(1.5 * math.log(2))
+        and answer_entropy(['a'] * 9) == 0
+    )
+    assert answer_entropy(['a', 'b'], correction='miller-madow') == pytest.approx(
+        math.log(2) + 0.25
+    )
+    with pytest.raises(ValueError, match='at least one'):
+        answer_entropy([])
 
 
 @given(st.lists(st.sampled_from(['a', 'b', 'c', 'wrong', None]), min_size=1, max_size=8), st.data())
 @settings(max_examples=60, deadline=None)
 def test_distinct_solutions_by_enumeration(answers, data):
     k, correct = data.draw(st.integers(1, len(answers))), [a != 'wrong' for a in answers]
-    right = [len({answers[i] for i in pick} - {'wrong', None}) for pick in itertools.combinations(range(len(answers)), k)]
+    right = [
+        len({answers[i] for i in pick} - {'wrong', None})
+        for pick in itertools.combinations(range(len(answers)), k)
+    ]
     assert distinct_solutions(answers, correct, k=k) == pytest.approx(np.mean(right))
     assert distinct_solutions(answers, correct) == len(set(answers) - {'wrong', None})
 
 
+@pytest.mark.parametrize('smooth', [1, 2, 9, 10])
+@pytest.mark.parametrize('every', [1, 5])
+def test_a_level_is_read_where_the_curve_is_there(smooth, every):
+    "A straight line a + b s is at a level at (level - a) / b whatever the window, also when it falls; a jump is read half-way across, and a level never reached is None."
+    step = np.arange(3, 3 + 60 * every, every)
+    table = pd.DataFrame(
+        dict(
+            step=step,
+            accuracy=0.1 + 0.01 * step,
+            entropy=9 - 0.01 * step,
+            jump=np.where(step >= step[30], 1.0, 0.0),
+        )
+    )
+    for level in (0.1 + 0.01 * (step[6] + 0.3), 0.1 + 0.01 * (step[40] - 0.9)):
+        assert reached_step(table, level, smooth=smooth) == pytest.approx((level - 0.1) / 0.01)
+    assert reached_step(table, 0.5, metric='jump', smooth=smooth) == pytest.approx(
+        (step[29] + step[30]) / 2
+    )
+    assert reached_step(table, 99.0, smooth=smooth) is None and reached_step(
+        table, -99.0, smooth=smooth
+    ) == pytest.approx(step[:smooth].mean())
+    fallen = entropy_trend(table, smooth=smooth, collapse=0.99)
+    assert fallen['collapse_step'] == pytest.approx(
+        (9 - 0.99 * fallen['start']) / 0.01
+    ) and math.isnan(fallen['half_step'])
+    assert [reached_step(table.head(n), -99.0, smooth=10) for n in (1, 4)] == pytest.approx(
+        [step[0], step[:4].mean()]
+    )
+
+
+def test_a_step_without_the_metric_is_read_across():
+    table = pd.DataFrame(dict(step=range(30), accuracy=np.arange(30.0)))
+    table.loc[12, 'accuracy'] = np.nan
+    assert reached_step(table, 12.0, smooth=3) == pytest.approx(12)
+
+
 def test_entropy_trend():
-    metrics = pd.DataFrame({'step': [0, 10, 20], 'entropy': [1., .4, .4]})
+    metrics = pd.DataFrame({'step': [0, 10, 20], 'entropy': [1.0, 0.4, 0.4]})
     trend = entropy_trend(metrics, smooth=1)
-    assert trend['half_step'] == 10 and math.isnan(trend['collapse_step']) and trend['kept'] == pytest.approx(.4) and math.isnan(trend['gain_per_nat'])
-    assert entropy_table([SimpleNamespace(method='a', seed=1, metrics=metrics)]).index.tolist() == [('a', 1)]
+    assert (
+        trend['half_step'] == pytest.approx(10 * 5 / 6)
+        and math.isnan(trend['collapse_step'])
+        and trend['kept'] == pytest.approx(0.4)
+        and math.isnan(trend['gain_per_nat'])
+    )
+    assert entropy_table([SimpleNamespace(method='a', seed=1, metrics=metrics)]).index.tolist() == [
+        ('a', 1)
+    ]
 
 
 # ---- pictures ----
 
-BAND = Band(*np.array([[.2, .5, .8], [.1, .4, .7], [.3, .6, .9]]))
+BAND = Band(*np.array([[0.2, 0.5, 0.8], [0.1, 0.4, 0.7], [0.3, 0.6, 0.9]]))
 
 
 def test_one_look_per_method():
     assert method_look('base') == {'color': 'black', 'linestyle': '--', 'marker': ''}
     code = "from rl4llm.analysis.plots import method_look; print(method_look('some_new_method'))"
-    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout.strip() == str(method_look('some_new_method'))
-    assert all(method_look(name)['color'] in OKABE_ITO.values() and method_look(name)['linestyle'] == '-' for name in 'abcdefgh')
+    assert subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True
+    ).stdout.strip() == str(method_look('some_new_method'))
+    assert all(
+        method_look(name)['color'] in OKABE_ITO.values() and method_look(name)['linestyle'] == '-'
+        for name in 'abcdefgh'
+    )
 
 
 def test_pass_at_k_picture():
-    ax = plot_pass_at_k({'base': BAND, 'grpo': BAND.mean + .1}, [1, 4, 16])
-    assert ax.get_xscale() == 'log' and [t.get_text() for t in ax.get_xticklabels()] == ['1', '4', '16']
-    assert 'k (samples' in ax.get_xlabel() and 'pass@k' in ax.get_ylabel() and [t.get_text() for t in ax.texts] == ['base', 'grpo']
+    ax = plot_pass_at_k({'base': BAND, 'grpo': BAND.mean + 0.1}, [1, 4, 16])
+    assert ax.get_xscale() == 'log' and [t.get_text() for t in ax.get_xticklabels()] == [
+        '1',
+        '4',
+        '16',
+    ]
+    assert (
+        'k (samples' in ax.get_xlabel()
+        and 'pass@k' in ax.get_ylabel()
+        and [t.get_text() for t in ax.texts] == ['base', 'grpo']
+    )
     assert ax.lines[0].get_linestyle() == '--' and len(ax.collections) == 1
     buffer = io.BytesIO()
     ax.figure.savefig(buffer)
     assert len(buffer.getvalue()) < 60_000
-    with pytest.raises(ValueError, match='3 values for 2'): plot_pass_at_k({'base': BAND}, [1, 4])
+    with pytest.raises(ValueError, match='3 values for 2'):
+        plot_pass_at_k({'base': BAND}, [1, 4])
 
 
-@given(st.lists(st.floats(-.5, 1.5), min_size=1, max_size=8))
+@given(st.lists(st.floats(-0.5, 1.5), min_size=1, max_size=8))
 @settings(max_examples=100, deadline=None)
 def test_labels_never_overlap(heights):
-    moved = spread(heights, .08)
-    assert (np.diff(np.sort(moved)) >= .08 - 1e-9).all() and moved.min() >= -1e-9 and moved.max() <= 1 + 1e-9
+    moved = spread(heights, 0.08)
+    assert (
+        (np.diff(np.sort(moved)) >= 0.08 - 1e-9).all()
+        and moved.min() >= -1e-9
+        and moved.max() <= 1 + 1e-9
+    )
     order = np.argsort(heights, kind='stable')
     assert (np.diff(moved[order]) > 0).all()
 
 
 def test_style_leaves_no_trace():
     before = dict(plt.rcParams)
-    with style(**{'font.size': 20}): assert plt.rcParams['font.size'] == 20
+    with style(**{'font.size': 20}):
+        assert plt.rcParams['font.size'] == 20
     plot_difference({'grpo': BAND}, [1, 2, 4])
     assert dict(plt.rcParams) == before
 
 
 def made_up_metrics(seed=0, steps=30):
     rng = np.random.default_rng(seed)
-    return pd.DataFrame({'step': np.arange(1, steps + 1), 'accuracy': np.linspace(.2, .5, steps) + .01 * rng.normal(size=steps), 'entropy': np.linspace(.9, .3, steps)})
+    return pd.DataFrame(
+        {
+            'step': np.arange(1, steps + 1),
+            'accuracy': np.linspace(0.2, 0.5, steps) + 0.01 * rng.normal(size=steps),
+            'entropy': np.linspace(0.9, 0.3, steps),
+        }
+    )
 
 
 def test_training_pictures():
-    runs = [SimpleNamespace(method=m, seed=s, metrics=made_up_metrics(s, 30 - 5 * s)) for m in ('grpo', 'rloo') for s in range(2)]
+    runs = [
+        SimpleNamespace(method=m, seed=s, metrics=made_up_metrics(s, 30 - 5 * s))
+        for m in ('grpo', 'rloo')
+        for s in range(2)
+    ]
     ax = plot_training(runs, 'accuracy')
-    assert len(ax.lines) == 2 and ax.lines[0].get_xdata().max() == 25       # steps that all seeds have
-    assert len(plot_entropy(runs).axes) == 2 and plot_by_position({'base': [1, .5, np.nan]}).texts[0].get_text() == 'base'
-    with pytest.raises(ValueError, match='it has step, accuracy, entropy'): plot_training(runs, 'loss')
+    assert len(ax.lines) == 2 and ax.lines[0].get_xdata().max() == 25  # steps that all seeds have
+    assert (
+        len(plot_entropy(runs).axes) == 2
+        and plot_by_position({'base': [1, 0.5, np.nan]}).texts[0].get_text() == 'base'
+    )
+    with pytest.raises(ValueError, match='it has step, accuracy, entropy'):
+        plot_training(runs, 'loss')
     assert label_lines(ax, {}) is ax
 
 
 # ---- comparison of runs ----
 
+
 def made_up_evaluation(p, seed=0, step=0, n=64, order=None, **fields):
-    keys, counts = np.array([f'demo|{i}' for i in range(len(p))]), np.random.default_rng((seed, step)).binomial(n, p)
+    keys, counts = (
+        np.array([f'demo|{i}' for i in range(len(p))]),
+        np.random.default_rng((seed, step)).binomial(n, p),
+    )
     order = np.arange(len(p)) if order is None else order
-    return SimpleNamespace(**{**dict(step=step, task='demo', keys=tuple(keys[order]), num_samples=np.full(len(p), n), num_correct=counts[order], seed=seed, model='tiny', temperature=1.), **fields})
+    return SimpleNamespace(
+        **{
+            **dict(
+                step=step,
+                task='demo',
+                keys=tuple(keys[order]),
+                num_samples=np.full(len(p), n),
+                num_correct=counts[order],
+                seed=seed,
+                model='tiny',
+                temperature=1.0,
+            ),
+            **fields,
+        }
+    )
 
 
-P = np.random.default_rng(5).beta(.6, 1.8, size=40)
+P = np.random.default_rng(5).beta(0.6, 1.8, size=40)
 
 
-def made_up_run(method='grpo', seed=0, gain=.1, **fields):
+def made_up_run(method='grpo', seed=0, gain=0.1, **fields):
     base, p = made_up_evaluation(P), np.clip(P + gain, 0, 1)
-    evaluations = {0: base, **{step: made_up_evaluation(P + (p - P) * step / 30, seed + 100, step) for step in (10, 20, 30)}}
-    return SimpleNamespace(**{**dict(method=method, seed=seed, model='tiny', task='demo', base=base, final=evaluations[30], evaluations=evaluations, metrics=made_up_metrics(seed)), **fields})
+    evaluations = {
+        0: base,
+        **{
+            step: made_up_evaluation(P + (p - P) * step / 30, seed + 100, step)
+            for step in (10, 20, 30)
+        },
+    }
+    return SimpleNamespace(
+        **{
+            **dict(
+                method=method,
+                seed=seed,
+                model='tiny',
+                task='demo',
+                base=base,
+                final=evaluations[30],
+                evaluations=evaluations,
+                metrics=made_up_metrics(seed),
+            ),
+            **fields,
+        }
+    )
 
 
-def altered(x, **fields): return SimpleNamespace(**{**vars(x), **fields})
+def altered(x, **fields):
+    return SimpleNamespace(**{**vars(x), **fields})
 
 
 def test_crossed_interval_reduces_to_t():
-    x = np.random.default_rng(0).normal(.1, .3, size=(25, 1))
+    x = np.random.default_rng(0).normal(0.1, 0.3, size=(25, 1))
     ours, reference = crossed_interval(x), stats.ttest_1samp(x[:, 0], 0)
-    assert ours.p[0] == pytest.approx(reference.pvalue, abs=1e-10) and ours.low[0] == pytest.approx(reference.confidence_interval().low)
-    y = x + np.random.default_rng(1).normal(.1, .1, size=(25, 1))
-    assert crossed_interval(y, x).p[0] == pytest.approx(stats.ttest_rel(y[:, 0], x[:, 0]).pvalue, abs=1e-10)
+    assert ours.p[0] == pytest.approx(reference.pvalue, abs=1e-10) and ours.low[0] == pytest.approx(
+        reference.confidence_interval().low
+    )
+    y = x + np.random.default_rng(1).normal(0.1, 0.1, size=(25, 1))
+    assert crossed_interval(y, x).p[0] == pytest.approx(
+        stats.ttest_rel(y[:, 0], x[:, 0]).pvalue, abs=1e-10
+    )
 
 
-def by_hand(a, b=None, level=.95):
+def by_hand(a, b=None, level=0.95):
     "Mean and half-width over seeds and problems, written out as in the text."
-    upper = lambda df: stats.t.ppf(.5 + level / 2, df)
+    upper = lambda df: stats.t.ppf(0.5 + level / 2, df)
     gap = a.mean(0) - (0 if b is None else b.mean(0))
-    square = upper(a.shape[1] - 1)**2 * gap.var(ddof=1) / a.shape[1]
+    square = upper(a.shape[1] - 1) ** 2 * gap.var(ddof=1) / a.shape[1]
     for arm in (a,) if b is None else (a, b):
-        if len(arm) > 1: square += upper(len(arm) - 1)**2 * arm.mean(1).var(ddof=1) / len(arm)
+        if len(arm) > 1:
+            square += upper(len(arm) - 1) ** 2 * arm.mean(1).var(ddof=1) / len(arm)
     return gap.mean(), np.sqrt(square)
 
 
 def agrees_with_hand(function=crossed_interval):
     "Whether an interval over seeds and problems is the one written out: one arm and two, several sizes and levels."
     rng = np.random.default_rng(3)
-    for seeds, others, problems, level in ((2, 5, 3, .95), (5, 3, 12, .9), (3, 3, 40, .99), (1, 4, 7, .95)):
-        a, b = rng.normal(.1, .3, size=(seeds, problems)), rng.normal(0, .2, size=(others, problems))
+    for seeds, others, problems, level in (
+        (2, 5, 3, 0.95),
+        (5, 3, 12, 0.9),
+        (3, 3, 40, 0.99),
+        (1, 4, 7, 0.95),
+    ):
+        a, b = (
+            rng.normal(0.1, 0.3, size=(seeds, problems)),
+            rng.normal(0, 0.2, size=(others, problems)),
+        )
         for minus in (None, b):
             found = function(a[..., None], None if minus is None else minus[..., None], level=level)
             mean, half = by_hand(a, minus, level)
-            if not np.allclose([found.mean[0], found.low[0], found.high[0]], [mean, mean - half, mean + half], atol=1e-9): return False
-            if not np.isclose(by_hand(a, minus, 1 - found.p[0])[1], abs(mean), rtol=1e-4): return False
+            if not np.allclose(
+                [found.mean[0], found.low[0], found.high[0]],
+                [mean, mean - half, mean + half],
+                atol=1e-9,
+            ):
+                return False
+            if not np.isclose(by_hand(a, minus, 1 - found.p[0])[1], abs(mean), rtol=1e-4):
+                return False
     return True
 
 
 def with_fault(function, old, new):
     "The function with a change in its text; what it calls in its module is looked up first in the changed one."
     import inspect, textwrap
+
     text = textwrap.dedent(inspect.getsource(function))
     assert text.count(old) == 1, (function.__name__, old)
     space = dict(function.__globals__)
@@ -384,43 +690,95 @@ def with_fault(function, old, new):
     return space[function.__name__]
 
 
-def test_the_interval_is_the_one_written_out(): assert agrees_with_hand()
+def test_the_interval_is_the_one_written_out():
+    assert agrees_with_hand()
 
 
-@pytest.mark.parametrize('part, old, new', [
-    ('_variances', 'per_problem.var(0, ddof=1) / problems', 'per_problem.var(0, ddof=0) / problems'), ('_variances', 'per_problem.var(0, ddof=1) / problems', 'per_problem.var(0, ddof=1)'),
-    ('_variances', 'per_seed.var(0, ddof=1) / seeds', 'per_seed.var(0) / seeds'), ('_variances', 'per_seed.var(0, ddof=1) / seeds, seeds - 1', 'per_seed.var(0, ddof=1) / seeds, seeds'),
-    ('_variances', 'problems, problems - 1', 'problems, problems'), ('_variances', 'per_problem - arms[1].mean(0)', 'per_problem + arms[1].mean(0)'), ('_variances', 'for arm in arms:', 'for arm in arms[:1]:'),
-    ('_variances', 'per_seed = arm.mean(1)', 'per_seed = arm.mean(0)'), ('_variances', 'if seeds > 1:', 'if seeds > 2:'), ('half_width', '0.5 + level / 2', 'level'), ('half_width', 'level / 2)**2 * variance', 'level / 2) * variance'),
-    ('half_width', 'stdtrit(df, 0.5 + level / 2)', '1.96'), ('half_width', 'np.sqrt(sum(squares))', 'sum(np.sqrt(s) for s in squares)'), ('half_width', 'np.sqrt(sum(squares))', 'np.sqrt(max(squares))'),
-    ('p_value', 'return 1 - low', 'return (1 - low) / 2'), ('p_value', 'np.where(covers, low, middle)', 'np.where(covers, middle, low)'),
-    ('crossed_interval', 'mean - arms[1].mean((0, 1))', 'mean'), ('crossed_interval', 'half_width(parts, level)', 'half_width(parts, 0.95)')])
+@pytest.mark.parametrize(
+    'part, old, new',
+    [
+        (
+            '_variances',
+            'per_problem.var(0, ddof=1) / problems',
+            'per_problem.var(0, ddof=0) / problems',
+        ),
+        ('_variances', 'per_problem.var(0, ddof=1) / problems', 'per_problem.var(0, ddof=1)'),
+        ('_variances', 'per_seed.var(0, ddof=1) / seeds', 'per_seed.var(0) / seeds'),
+        (
+            '_variances',
+            'per_seed.var(0, ddof=1) / seeds, seeds - 1',
+            'per_seed.var(0, ddof=1) / seeds, seeds',
+        ),
+        ('_variances', 'problems, problems - 1', 'problems, problems'),
+        ('_variances', 'per_problem - arms[1].mean(0)', 'per_problem + arms[1].mean(0)'),
+        ('_variances', 'for arm in arms:', 'for arm in arms[:1]:'),
+        ('_variances', 'per_seed = arm.mean(1)', 'per_seed = arm.mean(0)'),
+        ('_variances', 'if seeds > 1:', 'if seeds > 2:'),
+        ('half_width', '0.5 + level / 2', 'level'),
+        ('half_width', 'level / 2)**2 * variance', 'level / 2) * variance'),
+        ('half_width', 'stdtrit(df, 0.5 + level / 2)', '1.96'),
+        ('half_width', 'np.sqrt(sum(squares))', 'sum(np.sqrt(s) for s in squares)'),
+        ('half_width', 'np.sqrt(sum(squares))', 'np.sqrt(max(squares))'),
+        ('p_value', 'return 1 - low', 'return (1 - low) / 2'),
+        ('p_value', 'np.where(covers, low, middle)', 'np.where(covers, middle, low)'),
+        ('crossed_interval', 'mean - arms[1].mean((0, 1))', 'mean'),
+        ('crossed_interval', 'half_width(parts, level)', 'half_width(parts, 0.95)'),
+    ],
+)
 def test_a_planted_fault_of_the_interval_is_found(part, old, new, monkeypatch):
     from rl4llm.studies import comparison
+
     faulty = with_fault(vars(comparison)[part], old, new)
     monkeypatch.setitem(vars(comparison), part, faulty)
-    with np.errstate(all='ignore'): assert not agrees_with_hand(faulty if part == 'crossed_interval' else crossed_interval), f'{new} was not noticed'
+    with np.errstate(all='ignore'):
+        assert not agrees_with_hand(faulty if part == 'crossed_interval' else crossed_interval), (
+            f'{new} was not noticed'
+        )
 
 
 def bootstrap_is_right():
     "Spread, levels, tails and seeds of the hierarchical bootstrap against what they are by definition."
     rng = np.random.default_rng(0)
-    a, b = rng.normal(.05, .2, size=(6, 40, 1)), rng.normal(0, .2, size=(4, 40, 1))
+    a, b = rng.normal(0.05, 0.2, size=(6, 40, 1)), rng.normal(0, 0.2, size=(4, 40, 1))
     copies = np.subtract(*bootstrap_means(a, b, resamples=500, seed=3))[:, 0]
     from rl4llm.studies.comparison import hierarchical_interval
-    found = hierarchical_interval(a, b, level=.9, resamples=500, seed=3)
+
+    found = hierarchical_interval(a, b, level=0.9, resamples=500, seed=3)
     tail = min((copies <= 0).sum(), (copies >= 0).sum())
-    want = [a.mean() - b.mean(), np.quantile(copies, .05), np.quantile(copies, .95), min(1, 2 * (tail + 1) / 501)]
-    return np.allclose([x[0] for x in found], want) and hierarchical_interval(a, b, resamples=500, seed=4).low != hierarchical_interval(a, b, resamples=500, seed=3).low
+    want = [
+        a.mean() - b.mean(),
+        np.quantile(copies, 0.05),
+        np.quantile(copies, 0.95),
+        min(1, 2 * (tail + 1) / 501),
+    ]
+    return (
+        np.allclose([x[0] for x in found], want)
+        and hierarchical_interval(a, b, resamples=500, seed=4).low
+        != hierarchical_interval(a, b, resamples=500, seed=3).low
+    )
 
 
-def test_the_bootstrap_is_what_it_is_by_definition(): assert bootstrap_is_right()
+def test_the_bootstrap_is_what_it_is_by_definition():
+    assert bootstrap_is_right()
 
 
-@pytest.mark.parametrize('old, new', [('seed=seed', 'seed=0'), ('resamples=resamples', 'resamples=200'), ('(1 - level) / 2', '1 - level'), ('[1, -1]', '[1, 1]'), ('2 * (tail + 1)', '(tail + 1)'), ('(copies <= 0)', '(copies >= 0)')])
+@pytest.mark.parametrize(
+    'old, new',
+    [
+        ('seed=seed', 'seed=0'),
+        ('resamples=resamples', 'resamples=200'),
+        ('(1 - level) / 2', '1 - level'),
+        ('[1, -1]', '[1, 1]'),
+        ('2 * (tail + 1)', '(tail + 1)'),
+        ('(copies <= 0)', '(copies >= 0)'),
+    ],
+)
 def test_a_planted_fault_of_the_bootstrap_is_found(old, new, monkeypatch):
     from rl4llm.studies import comparison
-    monkeypatch.setattr(comparison, 'hierarchical_interval', with_fault(comparison.hierarchical_interval, old, new))
+
+    monkeypatch.setattr(
+        comparison, 'hierarchical_interval', with_fault(comparison.hierarchical_interval, old, new)
+    )
     assert not bootstrap_is_right(), f'{new} was not noticed'
 
 
@@ -429,80 +787,145 @@ def test_spread_of_bootstrap_copies_is_that_of_the_means():
     rng = np.random.default_rng(0)
     values = rng.normal(size=(4, 1, 1)) + rng.normal(size=(1, 50, 1)) * 2
     copies = bootstrap_means(values, resamples=40_000, seed=1)[0, :, 0]
-    assert copies.var() == pytest.approx(values.mean(1).var() / 4 + values.mean(0).var() / 50, rel=.05)
-    assert np.array_equal(bootstrap_means(values, seed=5), bootstrap_means(values, seed=5)) and not np.array_equal(bootstrap_means(values, seed=5), bootstrap_means(values, seed=6))
+    assert copies.var() == pytest.approx(
+        values.mean(1).var() / 4 + values.mean(0).var() / 50, rel=0.05
+    )
+    assert np.array_equal(
+        bootstrap_means(values, seed=5), bootstrap_means(values, seed=5)
+    ) and not np.array_equal(bootstrap_means(values, seed=5), bootstrap_means(values, seed=6))
 
 
 def test_p_value_agrees_with_interval():
     rng = np.random.default_rng(0)
     for _ in range(50):
-        a, b = rng.normal(.08, .3, size=(4, 20, 3)), rng.normal(0, .3, size=(3, 20, 3))
+        a, b = rng.normal(0.08, 0.3, size=(4, 20, 3)), rng.normal(0, 0.3, size=(3, 20, 3))
         e = crossed_interval(a, b)
-        assert np.array_equal(e.p < .05, (e.low > 0) | (e.high < 0))
+        assert np.array_equal(e.p < 0.05, (e.low > 0) | (e.high < 0))
 
 
 def test_degenerate_intervals():
     same = crossed_interval(np.ones((5, 2)), np.ones((5, 2)))
     assert (same.p == 1).all() and (same.low == 0).all()
     assert (crossed_interval(np.ones((5, 2))).p < 1e-10).all()
-    with pytest.raises(ValueError, match='two problems'): crossed_interval(np.ones((3, 1, 2)))
+    with pytest.raises(ValueError, match='two problems'):
+        crossed_interval(np.ones((3, 1, 2)))
 
 
 def test_difference_covers_truth():
     "Paired difference of two methods with seed effects: 200 worlds, nominal 95%."
+
     def values(rng, ease, shift, seeds):
-        p = 1 / (1 + np.exp(-(1.5 * ease + shift + .4 * rng.normal(size=(seeds, 1)) + .3 * rng.normal(size=(seeds, len(ease))))))
+        p = 1 / (
+            1
+            + np.exp(
+                -(
+                    1.5 * ease
+                    + shift
+                    + 0.4 * rng.normal(size=(seeds, 1))
+                    + 0.3 * rng.normal(size=(seeds, len(ease)))
+                )
+            )
+        )
         return p, pass_at_k(64, rng.binomial(64, p), [1, 8])
+
     rng = np.random.default_rng(0)
     ease = rng.normal(-1.5, 1.5, size=(2000, 200))
-    worlds = [np.mean([[(1 - (1 - values(rng, e, shift, 1)[0])**k).mean() for k in (1, 8)] for e in ease], axis=0) for shift in (1., .5)]
+    worlds = [
+        np.mean(
+            [[(1 - (1 - values(rng, e, shift, 1)[0]) ** k).mean() for k in (1, 8)] for e in ease],
+            axis=0,
+        )
+        for shift in (1.0, 0.5)
+    ]
     truth, hits, inside = worlds[0] - worlds[1], [], []
     for seed in range(200):
         rng = np.random.default_rng((1, seed))
         ease = rng.normal(-1.5, 1.5, size=60)
-        a, b = values(rng, ease, 1., 5)[1], values(rng, ease, .5, 5)[1]
-        for out, e in ((hits, crossed_interval(a, b)), (inside, hierarchical_interval(a, b, resamples=200, seed=seed))): out.append((e.low <= truth) & (truth <= e.high))
-    assert .92 <= np.mean(hits) <= .99 and .85 <= np.mean(inside) <= .98
+        a, b = values(rng, ease, 1.0, 5)[1], values(rng, ease, 0.5, 5)[1]
+        for out, e in (
+            (hits, crossed_interval(a, b)),
+            (inside, hierarchical_interval(a, b, resamples=200, seed=seed)),
+        ):
+            out.append((e.low <= truth) & (truth <= e.high))
+    assert 0.92 <= np.mean(hits) <= 0.99 and 0.85 <= np.mean(inside) <= 0.98
 
 
 def test_holm():
-    assert np.allclose(holm([.01, .04, .03, .5]), [.04, .09, .09, .5]) and np.allclose(holm([.9, .8]), [1, 1]) and len(holm([])) == 0
+    assert (
+        np.allclose(holm([0.01, 0.04, 0.03, 0.5]), [0.04, 0.09, 0.09, 0.5])
+        and np.allclose(holm([0.9, 0.8]), [1, 1])
+        and len(holm([])) == 0
+    )
 
 
 def test_table_and_differences():
-    runs = [made_up_run('grpo', s, .15) for s in range(5)] + [made_up_run('rloo', s, .0) for s in range(5)]
+    runs = [made_up_run('grpo', s, 0.15) for s in range(5)] + [
+        made_up_run('rloo', s, 0.0) for s in range(5)
+    ]
     c = compare(runs)
-    assert list(c.counts) == ['base', 'grpo', 'rloo'] and c.ks == (1, 4, 16, 64) and c.counts['base'][0].shape == (1, 40)
-    assert c.table[1]['mean']['grpo'] == pytest.approx(np.mean([r.final.num_correct.mean() / 64 for r in runs[:5]]))
-    assert c.table[('note', '')].tolist() == ['untrained', '', ''] and c.table[('seeds', '')].tolist() == [0, 5, 5]
+    assert (
+        list(c.counts) == ['base', 'grpo', 'rloo']
+        and c.ks == (1, 4, 16, 64)
+        and c.counts['base'][0].shape == (1, 40)
+    )
+    assert c.table[1]['mean']['grpo'] == pytest.approx(
+        np.mean([r.final.num_correct.mean() / 64 for r in runs[:5]])
+    )
+    assert c.table[('note', '')].tolist() == ['untrained', '', ''] and c.table[
+        ('seeds', '')
+    ].tolist() == [0, 5, 5]
     d = c.differences().set_index(['method', 'k'])
-    assert d.loc[('grpo', 1), 'verdict'] == 'higher' and d.loc[('rloo', 1), 'verdict'] == 'no difference shown' and (d['p_holm'] >= d['p']).all()
+    assert (
+        d.loc[('grpo', 1), 'verdict'] == 'higher'
+        and d.loc[('rloo', 1), 'verdict'] == 'no difference shown'
+        and (d['p_holm'] >= d['p']).all()
+    )
     against = c.differences('grpo', correction=None)
     assert against['method'].unique().tolist() == ['rloo'] and 'p_holm' not in against
-    assert against['difference'][0] == pytest.approx(d.loc[('rloo', 1), 'difference'] - d.loc[('grpo', 1), 'difference'])
+    assert against['difference'][0] == pytest.approx(
+        d.loc[('rloo', 1), 'difference'] - d.loc[('grpo', 1), 'difference']
+    )
     assert {'k', 'low', 'high', 'never'} == set(c.crossings()) and len(c.plot().axes) == 2
-    assert 'pass@64' in c._repr_html_() and 'no difference shown' in c._repr_html_() and 'grpo' in repr(c)
-    with pytest.raises(ValueError, match="no runs of 'ppo'"): c.differences('ppo')
+    assert (
+        'pass@64' in c._repr_html_()
+        and 'no difference shown' in c._repr_html_()
+        and 'grpo' in repr(c)
+    )
+    with pytest.raises(ValueError, match="no runs of 'ppo'"):
+        c.differences('ppo')
 
 
 def test_bootstrap_intervals_agree_roughly():
-    runs = [made_up_run('grpo', s, .15) for s in range(10)]
+    runs = [made_up_run('grpo', s, 0.15) for s in range(10)]
     t, b = (compare(runs, interval=i).table[4] for i in ('t', 'bootstrap'))
-    assert t['mean'].equals(b['mean']) and np.allclose(t['high'] - t['low'], b['high'] - b['low'], rtol=.2)
+    assert t['mean'].equals(b['mean']) and np.allclose(
+        t['high'] - t['low'], b['high'] - b['low'], rtol=0.2
+    )
     assert 'bootstrap interval' in repr(compare(runs, interval='bootstrap'))
 
 
 def test_few_seeds_get_no_verdict():
-    one = compare([made_up_run('grpo', 0, .3)])
-    assert one.table[('note', '')]['grpo'] == 'one seed: no verdict' and (one.differences()['verdict'] == 'one seed: no verdict').all()
-    three = compare([made_up_run('grpo', s, .3) for s in range(3)])
+    one = compare([made_up_run('grpo', 0, 0.3)])
+    assert (
+        one.table[('note', '')]['grpo'] == 'one seed: no verdict'
+        and (one.differences()['verdict'] == 'one seed: no verdict').all()
+    )
+    three = compare([made_up_run('grpo', s, 0.3) for s in range(3)])
     assert (three.differences()['verdict'] == '3 seeds: no verdict yet').all()
 
 
 def test_order_of_problems_is_irrelevant():
-    plain, order = [made_up_run('grpo', s) for s in range(3)], np.random.default_rng(0).permutation(40)
+    plain, order = (
+        [made_up_run('grpo', s) for s in range(3)],
+        np.random.default_rng(0).permutation(40),
+    )
     e = plain[1].final
-    shuffled = altered(e, keys=tuple(np.array(e.keys)[order]), num_correct=torch.tensor(e.num_correct[order]), num_samples=torch.tensor(e.num_samples[order]))
+    shuffled = altered(
+        e,
+        keys=tuple(np.array(e.keys)[order]),
+        num_correct=torch.tensor(e.num_correct[order]),
+        num_samples=torch.tensor(e.num_samples[order]),
+    )
     a, b = compare(plain), compare([plain[0], altered(plain[1], final=shuffled), plain[2]])
     assert np.array_equal(a.counts['grpo'][1], b.counts['grpo'][1])
 
@@ -512,125 +935,237 @@ def test_base_is_pooled_over_sampling_seeds():
     runs = [made_up_run('grpo', 0), made_up_run('grpo', 1), made_up_run('grpo', 2, base=fresh)]
     n, c = compare(runs).counts['base']
     assert (n == 128).all() and np.array_equal(c[0], runs[0].base.num_correct + fresh.num_correct)
-    no_base = compare([altered(r, base=None) for r in runs[:2]] + [made_up_run('rloo', 0, base=None)])
-    assert list(no_base.counts) == ['grpo', 'rloo'] and no_base.differences()['method'].unique().tolist() == ['rloo']
-    with pytest.raises(ValueError, match='crossings need the base'): no_base.crossings()
+    no_base = compare(
+        [altered(r, base=None) for r in runs[:2]] + [made_up_run('rloo', 0, base=None)]
+    )
+    assert list(no_base.counts) == ['grpo', 'rloo'] and no_base.differences()[
+        'method'
+    ].unique().tolist() == ['rloo']
+    with pytest.raises(ValueError, match='crossings need the base'):
+        no_base.crossings()
     assert no_base.plot() is not None
 
 
-@pytest.mark.parametrize('change, message', [
-    ({'task': 'sat'}, 'one task'), ({'model': 'other'}, 'one model'), ({'seed': 0}, 'more than one run'), ({'method': 'base'}, "may not be called 'base'"),
-    ({'final': made_up_evaluation(P[:30], step=30)}, '10 of 40 are missing'), ({'final': made_up_evaluation(P, step=30, temperature=.6)}, 'temperature'),
-    ({'final': made_up_evaluation(P, step=30, keys=('demo|0',) * 40)}, 'twice'), ({'final': made_up_evaluation(P, step=20)}, 'end at steps 20, 30'),
-    ({'config': {'recipe': {'lr': 1}}}, "differ in lr")])
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'task': 'sat'}, 'one task'),
+        ({'model': 'other'}, 'one model'),
+        ({'seed': 0}, 'more than one run'),
+        ({'method': 'base'}, "may not be called 'base'"),
+        ({'final': made_up_evaluation(P[:30], step=30)}, '10 of 40 are missing'),
+        ({'final': made_up_evaluation(P, step=30, temperature=0.6)}, 'temperature'),
+        ({'final': made_up_evaluation(P, step=30, keys=('demo|0',) * 40)}, 'twice'),
+        ({'final': made_up_evaluation(P, step=20)}, 'end at steps 20, 30'),
+        ({'config': {'recipe': {'lr': 1}}}, "differ in lr"),
+    ],
+)
 def test_refusals(change, message):
-    with pytest.raises(ValueError, match=message): compare([made_up_run(seed=0), altered(made_up_run(seed=1), **change)])
+    with pytest.raises(ValueError, match=message):
+        compare([made_up_run(seed=0), altered(made_up_run(seed=1), **change)])
 
 
 def test_only_step_zero_is_the_base():
-    late = [altered(r, base=r.evaluations[10]) for r in (made_up_run('grpo', 0), made_up_run('rloo', 0))]
+    late = [
+        altered(r, base=r.evaluations[10]) for r in (made_up_run('grpo', 0), made_up_run('rloo', 0))
+    ]
     assert 'base' not in compare(late).counts
     untrained = altered(made_up_run('rloo', 0), final=made_up_evaluation(P))
     assert compare([made_up_run('grpo', 0), untrained]).missing == ('rloo (seed 0)',)
 
 
 def test_starting_weights_must_agree():
-    runs = [made_up_run('grpo', s, config={'recipe': {}, 'weights': w}) for s, w in enumerate(['aa', 'aa', 'bb'])]
+    runs = [
+        made_up_run('grpo', s, config={'recipe': {}, 'weights': w})
+        for s, w in enumerate(['aa', 'aa', 'bb'])
+    ]
     assert len(compare(runs[:2]).counts['grpo'][0]) == 2
-    with pytest.raises(ValueError, match='one set of starting weights, got aa, bb'): compare(runs)
+    with pytest.raises(ValueError, match='one set of starting weights, got aa, bb'):
+        compare(runs)
 
 
 def test_saved_runs_compare(tmp_path):
     "The package's own records go through, and a saved run compares like the one in memory."
     from rl4llm.training.records import Evaluation, Run, load_run
+
     runs = []
     for seed in range(2):
-        run = Run(dict(recipe=dict(name='grpo', lr=1e-4), seed=seed, model='tiny', task='demo'), tmp_path / str(seed))
+        run = Run(
+            dict(recipe=dict(name='grpo', lr=1e-4), seed=seed, model='tiny', task='demo'),
+            tmp_path / str(seed),
+        )
         run.save()
-        for row in made_up_metrics(seed).to_dict('records'): run.log({**row, 'step': int(row['step'])})
-        for e in made_up_run('grpo', seed).evaluations.values(): run.add(Evaluation(e.step, 'demo', e.keys, e.num_samples, e.num_correct, e.seed, 'tiny'))
+        for row in made_up_metrics(seed).to_dict('records'):
+            run.log({**row, 'step': int(row['step'])})
+        for e in made_up_run('grpo', seed).evaluations.values():
+            run.add(
+                Evaluation(e.step, 'demo', e.keys, e.num_samples, e.num_correct, e.seed, 'tiny')
+            )
         runs.append(run)
     memory, disk = compare(runs), compare([load_run(run.path) for run in runs])
-    assert memory.table.equals(disk.table) and list(disk.counts) == ['base', 'grpo'] and compare(runs, at_reward=.35).steps['evaluated'].tolist() == [20, 20]
+    assert (
+        memory.table.equals(disk.table)
+        and list(disk.counts) == ['base', 'grpo']
+        and compare(runs, at_reward=0.35).steps['evaluated'].tolist() == [10, 10]
+    )
 
 
 def test_more_refusals():
-    with pytest.raises(ValueError, match='at least one run'): compare([])
-    with pytest.raises(ValueError, match='interval must'): compare([made_up_run()], interval='z')
-    with pytest.raises(ValueError, match='correction must'): compare([made_up_run()]).differences(correction='bonferroni')
-    with pytest.raises(ValueError, match='needs at least 1000 samples'): compare([made_up_run()], ks=[1000])
+    with pytest.raises(ValueError, match='at least one run'):
+        compare([])
+    with pytest.raises(ValueError, match='interval must'):
+        compare([made_up_run()], interval='z')
+    with pytest.raises(ValueError, match='correction must'):
+        compare([made_up_run()]).differences(correction='bonferroni')
+    with pytest.raises(ValueError, match='needs at least 1000 samples'):
+        compare([made_up_run()], ks=[1000])
 
 
 def test_label_tells_variants_apart():
-    c = compare([made_up_run('grpo', 0, lr=1e-4), made_up_run('grpo', 0, lr=1e-5)], label=lambda run: f'{run.method} {run.lr:g}')
+    c = compare(
+        [made_up_run('grpo', 0, lr=1e-4), made_up_run('grpo', 0, lr=1e-5)],
+        label=lambda run: f'{run.method} {run.lr:g}',
+    )
     assert list(c.counts) == ['base', 'grpo 0.0001', 'grpo 1e-05']
 
 
 def test_equal_reward():
-    slow = made_up_metrics(3).assign(accuracy=lambda m: .2 + .004 * m['step'])
+    slow = made_up_metrics(3).assign(accuracy=lambda m: 0.2 + 0.004 * m['step'])
     runs = [made_up_run('grpo', 0), made_up_run('grpo', 1), made_up_run('rloo', 0, metrics=slow)]
-    reached = reached_step(runs[0].metrics, .35)
-    c = compare(runs, at_reward=.35)
-    assert c.missing == ('rloo (seed 0)',) and c.steps['reached'][0] == reached and 'never reached it: rloo (seed 0)' in repr(c)
-    assert c.steps['evaluated'].tolist() == [20, 20] and c.steps['later'].tolist() == [30 if r > 20 else 20 for r in c.steps['reached']]
-    for seed, (run, row) in enumerate(zip(runs, c.steps.itertuples())):           # read between the two evaluations, problem by problem
-        ends = [run.evaluations[step].num_correct / run.evaluations[step].num_samples for step in (row.evaluated, row.later)]
-        assert 0 <= row.share < 1 and np.allclose(c.values('grpo', [1])[seed, :, 0], (1 - row.share) * ends[0] + row.share * ends[1])
-    cut = altered(runs[1], evaluations={step: e for step, e in runs[1].evaluations.items() if step < c.steps['reached'][1]})
-    assert compare([runs[0], cut], at_reward=.35).missing == ('grpo (seed 1), not evaluated around it',)
-    assert compare(runs, at_reward=.25).steps.set_index('method').loc['rloo', 'reached'] > 12
-    with pytest.raises(ValueError, match='none reaches a training accuracy of 0.9'): compare(runs, at_reward=.9)
-    with pytest.raises(ValueError, match='no column'): compare(runs, at_reward=.3, metric='acc')
+    reached = reached_step(runs[0].metrics, 0.35)
+    c = compare(runs, at_reward=0.35)
+    assert (
+        c.missing == ('rloo (seed 0)',)
+        and c.steps['reached'][0] == reached
+        and 'never reached it: rloo (seed 0)' in repr(c)
+    )
+    assert [c.steps['evaluated'].tolist(), c.steps['later'].tolist()] == [
+        [r // 10 * 10 for r in c.steps['reached']],
+        [-(-r // 10) * 10 for r in c.steps['reached']],
+    ]
+    for seed, (run, row) in enumerate(
+        zip(runs, c.steps.itertuples())
+    ):  # read between the two evaluations, problem by problem
+        ends = [
+            run.evaluations[step].num_correct / run.evaluations[step].num_samples
+            for step in (row.evaluated, row.later)
+        ]
+        assert 0 <= row.share < 1 and np.allclose(
+            c.values('grpo', [1])[seed, :, 0], (1 - row.share) * ends[0] + row.share * ends[1]
+        )
+    cut = altered(
+        runs[1],
+        evaluations={
+            step: e for step, e in runs[1].evaluations.items() if step < c.steps['reached'][1]
+        },
+    )
+    assert compare([runs[0], cut], at_reward=0.35).missing == (
+        'grpo (seed 1), not evaluated around it',
+    )
+    assert compare(runs, at_reward=0.25).steps.set_index('method').loc['rloo', 'reached'] > 12
+    with pytest.raises(ValueError, match='none reaches a training accuracy of 0.9'):
+        compare(runs, at_reward=0.9)
+    with pytest.raises(ValueError, match='no column'):
+        compare(runs, at_reward=0.3, metric='acc')
 
 
-@pytest.mark.parametrize('values, steps, share', [([0, 1, 2, 3, 4], (0, 1, 4), .25), ([0, 2, 2, 2, 4], (0, 1, 4), .5), ([0, 3, 1, 2, 4], (0, 1, 4), .5), ([1, 1, 1, 1, 1], (0, 1, 4), .25), ([4, 3, 2, 1, 0], (0, 3, 4), .75), ([0, 1, 2, 3, 4], (2, 2, 2), 0)])
+@pytest.mark.parametrize(
+    'values, steps, share',
+    [
+        ([0, 1, 2, 3, 4], (0, 1, 4), 0.25),
+        ([0, 2, 2, 2, 4], (0, 1, 4), 0.5),
+        ([0, 3, 1, 2, 4], (0, 1, 4), 0.5),
+        ([1, 1, 1, 1, 1], (0, 1, 4), 0.25),
+        ([4, 3, 2, 1, 0], (0, 3, 4), 0.75),
+        ([0, 1, 2, 3, 4], (2, 2, 2), 0),
+    ],
+)
 def test_progress_between_two_evaluations_by_hand(values, steps, share):
     "Of the fit that never falls: 3, 1, 2 become 2, 2, 2; a metric that stands still or falls says nothing, and steps count."
-    assert progress_share(pd.DataFrame(dict(step=range(5), x=np.array(values, float))), 'x', steps) == pytest.approx(share)
+    assert progress_share(
+        pd.DataFrame(dict(step=range(5), x=np.array(values, float))), 'x', steps
+    ) == pytest.approx(share)
 
 
+@pytest.mark.parametrize('smooth', [1, 10])
 @pytest.mark.parametrize('gap', [5, 10, 30])
-def test_at_equal_reward_pass_at_1_is_the_same_however_rare_the_evaluations(gap):
-    "Accuracy is pass@1 here: read at an accuracy of 0.5, each run has a pass@1 of 0.5, fast or slow."
+def test_at_equal_reward_pass_at_1_is_the_same_however_rare_the_evaluations(gap, smooth):
+    "Accuracy is pass@1 here: read at an accuracy of 0.5, each run has a pass@1 of 0.5, fast or slow, with a mean over one step or over ten."
+
     def run(seed, pace):
         step = np.arange(1, 61)
-        p = lambda s: .2 + .6 * (1 - np.exp(-np.asarray(s) / pace))
-        e = {s: made_up_evaluation(np.full(40, p(s)), step=s, n=1000, counts=np.full(40, round(1000 * p(s)))) for s in range(0, 61, gap)}
-        return made_up_run(f'pace {pace}', seed, evaluations=e, base=e[0], final=e[60], metrics=pd.DataFrame(dict(step=step, accuracy=p(step))))
-    c = compare([run(0, 15), run(0, 40)], at_reward=.5, smooth=1)
-    assert [c.values(m, [1]).mean() for m in ('pace 15', 'pace 40')] == pytest.approx([.5, .5], abs=.03)
+        p = lambda s: 0.2 + 0.6 * (1 - np.exp(-np.asarray(s) / pace))
+        e = {
+            s: made_up_evaluation(
+                np.full(40, p(s)), step=s, n=1000, counts=np.full(40, round(1000 * p(s)))
+            )
+            for s in range(0, 61, gap)
+        }
+        return made_up_run(
+            f'pace {pace}',
+            seed,
+            evaluations=e,
+            base=e[0],
+            final=e[60],
+            metrics=pd.DataFrame(dict(step=step, accuracy=p(step))),
+        )
+
+    c = compare([run(0, 15), run(0, 40)], at_reward=0.5, smooth=smooth)
+    assert [c.values(m, [1]).mean() for m in ('pace 15', 'pace 40')] == pytest.approx(
+        [0.5, 0.5], abs=0.03
+    )
 
 
 def test_reached_step():
-    metrics = pd.DataFrame({'step': [5, 10, 15, 20], 'accuracy': [.1, .9, .1, .9]})
-    assert reached_step(metrics, .5, smooth=2) == 10 and reached_step(metrics, .6, smooth=2) is None and reached_step(metrics, .8, smooth=1) == 10
+    metrics = pd.DataFrame({'step': [5, 10, 15, 20], 'accuracy': [0.1, 0.9, 0.1, 0.9]})
+    assert (
+        reached_step(metrics, 0.5, smooth=2) == 7.5
+        and reached_step(metrics, 0.6, smooth=2) is None
+        and reached_step(metrics, 0.8, smooth=1) == pytest.approx(9.375)
+    )
 
 
 # ---- forks ----
 
+
 def test_entropy_quantiles_ignore_padding():
     from rl4llm.analysis.forks import entropy_quantiles
-    H, mask = torch.tensor([[0., 1.], [2., float('nan')]]), torch.tensor([[True, True], [True, False]])
-    assert entropy_quantiles(H, mask, at=(0.5,)).tolist() == pytest.approx([3, 1, 1/3, 1])
-    with pytest.raises(ValueError, match='mask is empty'): entropy_quantiles(H, mask & False)
-    with pytest.raises(ValueError, match='entropy'): entropy_quantiles(H[:1], mask)
+
+    H, mask = (
+        torch.tensor([[0.0, 1.0], [2.0, float('nan')]]),
+        torch.tensor([[True, True], [True, False]]),
+    )
+    assert entropy_quantiles(H, mask, at=(0.5,)).tolist() == pytest.approx([3, 1, 1 / 3, 1])
+    with pytest.raises(ValueError, match='mask is empty'):
+        entropy_quantiles(H, mask & False)
+    with pytest.raises(ValueError, match='entropy'):
+        entropy_quantiles(H[:1], mask)
 
 
 def test_fork_overlap_is_one_for_the_same_order_and_the_share_by_chance():
     from rl4llm.analysis.forks import fork_overlap
+
     a, b = torch.rand(2, 200, 100, generator=torch.Generator().manual_seed(1))
     full = torch.ones_like(a).bool()
     assert fork_overlap(a, a.exp(), full) == 1 and fork_overlap(a, -a, full, share=0.5) == 0
-    for share in (0.1, 0.3): assert fork_overlap(a, b, full, share=share) == pytest.approx(share, abs=0.02)
+    for share in (0.1, 0.3):
+        assert fork_overlap(a, b, full, share=share) == pytest.approx(share, abs=0.02)
 
 
 def test_entropy_change_adds_up():
     from rl4llm.analysis.forks import entropy_change
+
     a, b = torch.rand(2, 40, 25, generator=torch.Generator().manual_seed(2))
     mask = a + b > 0.3
     table = entropy_change(a, b, mask, bins=7)
-    assert table['tokens'].sum() == mask.sum() and table['base'].is_monotonic_increasing and table.index[-1] == 100
-    assert (table['tokens'] * table['change']).sum() / mask.sum().item() == pytest.approx((b - a)[mask].mean().item(), abs=1e-5)
+    assert (
+        table['tokens'].sum() == mask.sum()
+        and table['base'].is_monotonic_increasing
+        and table.index[-1] == 100
+    )
+    assert (table['tokens'] * table['change']).sum() / mask.sum().item() == pytest.approx(
+        (b - a)[mask].mean().item(), abs=1e-5
+    )
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12), st.floats(0, 4))
@@ -639,6 +1174,7 @@ def test_semantic_entropy_on_the_oracle(seed, kinds, scale):
     "Exact with all sequences given; merging takes off just the entropy within meanings; repetitions and their order change nothing."
     from rl4llm.analysis.forks import semantic_entropy
     from rl4llm.oracle.tabular import TokenTree, exact_entropy, random_logits, sequence_logps
+
     tree = TokenTree(vocab=3, length=3, eos=1)
     logp = sequence_logps(tree, random_logits(tree, seed=seed, scale=scale)).numpy()
     m = np.random.default_rng(seed).integers(0, kinds, len(logp))
@@ -647,24 +1183,34 @@ def test_semantic_entropy_on_the_oracle(seed, kinds, scale):
     merged = semantic_entropy(m.tolist(), sequences=tree.sequences, logp=logp)
     assert merged <= whole + 1e-9 and merged == pytest.approx(whole - within, abs=1e-9)
     again = np.r_[np.arange(len(m))[::-1], 0, 0]
-    assert semantic_entropy(m[again].tolist(), sequences=[tree.sequences[i] for i in again], logp=logp[again]) == pytest.approx(merged, abs=1e-9)
+    assert semantic_entropy(
+        m[again].tolist(), sequences=[tree.sequences[i] for i in again], logp=logp[again]
+    ) == pytest.approx(merged, abs=1e-9)
 
 
 def test_semantic_entropy_counts_and_refuses():
     from rl4llm.analysis.forks import semantic_entropy
+
     assert semantic_entropy([None, 'a', None, 'a']) == pytest.approx(math.log(2))
-    for bad in (dict(logp=[0.]), dict(logp=[0.], sequences=['x', 'y'])):
-        with pytest.raises(ValueError, match='pass sequences='): semantic_entropy(['a'], **bad)
+    for bad in (dict(logp=[0.0]), dict(logp=[0.0], sequences=['x', 'y'])):
+        with pytest.raises(ValueError, match='pass sequences='):
+            semantic_entropy(['a'], **bad)
 
 
 def test_strategic_grams_and_their_entropy():
     from rl4llm.analysis.forks import gram_table, sg_entropy, strategic_grams
+
     texts = ['go on x go on', 'go on y go on', 'then z', 'then x']
     table = gram_table(texts, sizes=(2,))
     assert table.loc['go on'].tolist() == [0.5, 2] and table.loc['then z'].tolist() == [0.25, 1]
-    assert 'go on' not in strategic_grams(texts, sizes=(2,), top=1.) and strategic_grams(texts, sizes=(1,), top=0.1) == ['then']
-    assert sg_entropy(texts, ['go on', 'then']) == pytest.approx(stats.entropy([4, 2])) and math.isnan(sg_entropy(texts, ['no', 'such gram']))
-    with pytest.raises(ValueError, match='part of the grams'): strategic_grams(texts, top=0)
+    assert 'go on' not in strategic_grams(texts, sizes=(2,), top=1.0) and strategic_grams(
+        texts, sizes=(1,), top=0.1
+    ) == ['then']
+    assert sg_entropy(texts, ['go on', 'then']) == pytest.approx(
+        stats.entropy([4, 2])
+    ) and math.isnan(sg_entropy(texts, ['no', 'such gram']))
+    with pytest.raises(ValueError, match='part of the grams'):
+        strategic_grams(texts, top=0)
 
 
 def test_levels_of_entropy_and_heat_at_forks():
@@ -672,12 +1218,26 @@ def test_levels_of_entropy_and_heat_at_forks():
     from rl4llm.analysis.forks import entropy_levels, fork_temperature, last_number, sample_by_state
     from rl4llm.core.policy import Policy
     from rl4llm.tasks import task
+
     policy = Policy.load('tiny')
     items = task('countdown', level='easy').sample(3, seed=0)
     r = policy.sample(items, 12, seed=4, temperature=1.3)
     levels = entropy_levels(r, policy.statistics(r, ('entropy',))['entropy'].detach())
-    assert list(levels.index) == [i.key for i in items] and (levels['text'] >= levels[['meaning', 'answer']].max(axis=1) - 1e-12).all()
-    for tau in (0., 0.5): assert sum(sample_by_state(policy, items, 12, seed=4, temperature=fork_temperature(tau, forks=1.3, elsewhere=1.3)), []) == list(r.texts)
+    assert (
+        list(levels.index) == [i.key for i in items]
+        and (levels['text'] >= levels[['meaning', 'answer']].max(axis=1) - 1e-12).all()
+    )
+    for tau in (0.0, 0.5):
+        assert sum(
+            sample_by_state(
+                policy,
+                items,
+                12,
+                seed=4,
+                temperature=fork_temperature(tau, forks=1.3, elsewhere=1.3),
+            ),
+            [],
+        ) == list(r.texts)
     assert last_number('7 - 3 = 4 ;') == '4' and last_number('none') is None
 
 
@@ -688,141 +1248,378 @@ COUNTDOWN = ('countdown', ((2, 3, 7), 13, 99, '+-*'))
 
 def problem(task, data):
     from rl4llm.tasks.protocol import Item
+
     return Item(task, data)
 
 
-@pytest.mark.parametrize('counts, n, rate', [([[2, 1], [2], [2, 2, 0]], 2, [.5, 1, 0]), ([[1, 1], [1, 0, 1]], 1, [1, 0])])
+@pytest.mark.parametrize(
+    'counts, n, rate',
+    [([[2, 1], [2], [2, 2, 0]], 2, [0.5, 1, 0]), ([[1, 1], [1, 0, 1]], 1, [1, 0])],
+)
 def test_sub_problem_rate(counts, n, rate):
     from rl4llm.analysis.dissection import sub_problem_rate
+
     assert sub_problem_rate(counts, n).tolist() == rate
     for bad in ([[]], [[3]], [[-1]]):
-        with pytest.raises(ValueError, match='problem 0 has counts'): sub_problem_rate(bad, 2)
+        with pytest.raises(ValueError, match='problem 0 has counts'):
+            sub_problem_rate(bad, 2)
 
 
 def test_effects_are_paired_and_stratified():
     from rl4llm.analysis.dissection import axis_table, effect_bands
+
     rng, levels = np.random.default_rng(0), np.repeat(['easy', 'hard'], [10, 30])
     alone = rng.random(40)
-    base = pd.DataFrame(dict(level=levels, alone=alone, plan=alone))                                     # ignores the plan
-    trained = pd.DataFrame(dict(level=levels, alone=alone / 2, plan=alone / 2 + .25))                    # gains as much on every problem
+    base = pd.DataFrame(dict(level=levels, alone=alone, plan=alone))  # ignores the plan
+    trained = pd.DataFrame(
+        dict(level=levels, alone=alone / 2, plan=alone / 2 + 0.25)
+    )  # gains as much on every problem
     table = axis_table(base, trained, helps=('plan',), resamples=200)
     assert (table.loc[('plan', 'base'), ['effect', 'low', 'high']] == 0).all().all()
-    for model in ('trained', 'trained - base'): assert np.allclose(table.loc[('plan', model), ['effect', 'low', 'high']], .25)
-    split = effect_bands(np.where(levels == 'easy', 1., 0.), levels, resamples=200)                      # nothing varies inside a level
-    assert split.loc['all', ['effect', 'low', 'high']].tolist() == [.25] * 3 and split['problems'].tolist() == [10, 30, 40]
-    with pytest.raises(ValueError, match='different problems'): axis_table(base, trained.iloc[::-1])
-    with pytest.raises(ValueError, match='one problem'): effect_bands([1., 2, 3], ['a', 'a', 'b'])
+    for model in ('trained', 'trained - base'):
+        assert np.allclose(table.loc[('plan', model), ['effect', 'low', 'high']], 0.25)
+    split = effect_bands(
+        np.where(levels == 'easy', 1.0, 0.0), levels, resamples=200
+    )  # nothing varies inside a level
+    assert split.loc['all', ['effect', 'low', 'high']].tolist() == [0.25] * 3 and split[
+        'problems'
+    ].tolist() == [10, 30, 40]
+    with pytest.raises(ValueError, match='different problems'):
+        axis_table(base, trained.iloc[::-1])
+    with pytest.raises(ValueError, match='one problem'):
+        effect_bands([1.0, 2, 3], ['a', 'a', 'b'])
 
 
 def test_sub_answers_are_judged_exactly():
     from rl4llm.analysis.dissection import gold_starts, on_course
     from rl4llm.tasks import task_of
+
     item = problem(*COUNTDOWN)
-    assert [on_course(item, t) for t in ('2 * 3 = 6', '2 * 3 = 7', '7 - 3 = 4', '', '2 * 3 = 6 ; 6 + 7 = 13', '2 * 3 = 6 ; 7 - 6 = 1')] == [True, False, False, False, True, False]
+    assert [
+        on_course(item, t)
+        for t in (
+            '2 * 3 = 6',
+            '2 * 3 = 7',
+            '7 - 3 = 4',
+            '',
+            '2 * 3 = 6 ; 6 + 7 = 13',
+            '2 * 3 = 6 ; 7 - 6 = 1',
+        )
+    ] == [True, False, False, False, True, False]
     for seed in range(10):
         starts = gold_starts(item, seed=seed)
-        assert starts[0] == '' and starts[1].endswith(' ;') and on_course(item, starts[1].strip(' ;'))
+        assert (
+            starts[0] == '' and starts[1].endswith(' ;') and on_course(item, starts[1].strip(' ;'))
+        )
         assert task_of(item).demonstrate(item, seed=seed).startswith(starts[1])
 
 
 def test_calculator_mends_and_never_hurts():
     from rl4llm.analysis.dissection import finish_from, mended, with_calculator
-    item = problem(*COUNTDOWN)
-    assert mended(item, '2 * 3 = 7 ; 7 + 7 = 14') == '2 * 3 = 6' and mended(item, '2 * 3 = 6 ; 6 + 7 = 14') == '2 * 3 = 6 ; 6 + 7 = 13'
-    assert mended(item, '2 - 3 = 1') is mended(item, 'so 2 * 3 = 7') is mended(item, '2 * 3 = 6 ; 6 + 7 = 13') is None
 
-    class Careless:                                              # false first result, then as it should be
+    item = problem(*COUNTDOWN)
+    assert (
+        mended(item, '2 * 3 = 7 ; 7 + 7 = 14') == '2 * 3 = 6'
+        and mended(item, '2 * 3 = 6 ; 6 + 7 = 14') == '2 * 3 = 6 ; 6 + 7 = 13'
+    )
+    assert (
+        mended(item, '2 - 3 = 1')
+        is mended(item, 'so 2 * 3 = 7')
+        is mended(item, '2 * 3 = 6 ; 6 + 7 = 13')
+        is None
+    )
+
+    class Careless:  # false first result, then as it should be
         style = 'compact'
-        def sample(self, prompts, group, **how): return SimpleNamespace(texts=[{True: '2 * 3 = 7 ; 7 + 7 = 14', False: '; 6 + 7 = 12'}[p.endswith(':')] for p in prompts for _ in range(group)])
+
+        def sample(self, prompts, group, **how):
+            return SimpleNamespace(
+                texts=[
+                    {True: '2 * 3 = 7 ; 7 + 7 = 14', False: '; 6 + 7 = 12'}[p.endswith(':')]
+                    for p in prompts
+                    for _ in range(group)
+                ]
+            )
+
     assert finish_from(Careless(), [item], [''], 2, seed=0) == ['2 * 3 = 7 ; 7 + 7 = 14'] * 2
     assert with_calculator(Careless(), [item], 2, seed=0)[0].startswith('2 * 3 = 6 ; 6 + 7 = 13')
-    with pytest.raises(ValueError, match='2 starts were given for 1'): finish_from(Careless(), [item], ['', ''], seed=0)
-    with pytest.raises(ValueError, match="style 'compact'"): finish_from(SimpleNamespace(style='text'), [item], [''], seed=0)
+    with pytest.raises(ValueError, match='2 starts were given for 1'):
+        finish_from(Careless(), [item], ['', ''], seed=0)
+    with pytest.raises(ValueError, match="style 'compact'"):
+        finish_from(SimpleNamespace(style='text'), [item], [''], seed=0)
 
 
-@pytest.mark.parametrize('text, stated, implied, follows', [
-    ('2 * 3 = 6 ; 6 + 7 = 13', 13, 13, True), ('2 + 3 = 5 ; 5 + 7 = 13', 13, 12, False), ('2 * 3 = 7 ; 6 + 7 = 13', 13, 13, True), ('2 - 3 = 1', 1, None, False), ('so', None, None, False), ('', None, None, False)])
+@pytest.mark.parametrize(
+    'text, stated, implied, follows',
+    [
+        ('2 * 3 = 6 ; 6 + 7 = 13', 13, 13, True),
+        ('2 + 3 = 5 ; 5 + 7 = 13', 13, 12, False),
+        ('2 * 3 = 7 ; 6 + 7 = 13', 13, 13, True),
+        ('2 - 3 = 1', 1, None, False),
+        ('so', None, None, False),
+        ('', None, None, False),
+    ],
+)
 def test_countdown_consistency(text, stated, implied, follows):
     from rl4llm.analysis.consistency import consistent, implied_answer, stated_answer
+
     item = problem(*COUNTDOWN)
-    assert (stated_answer(item, text), implied_answer(item, text), consistent(item, text)) == (stated, implied, follows)
+    assert (stated_answer(item, text), implied_answer(item, text), consistent(item, text)) == (
+        stated,
+        implied,
+        follows,
+    )
 
 
-@pytest.mark.parametrize('text, follows, right', [
-    ('9 ; 5 <answer> 5 </answer>', True, True), ('8 ; 2 <answer> 2 </answer>', True, False), ('8 ; 5 <answer> 5 </answer>', False, True), ('8 ; 5 <answer> 4 </answer>', False, False),
-    ('<answer> 5 </answer>', False, True), ('9 ; 5', False, False), ('9 ; 5 ; 5 <answer> 5 </answer>', False, True)])
+@pytest.mark.parametrize(
+    'text, follows, right',
+    [
+        ('9 ; 5 <answer> 5 </answer>', True, True),
+        ('8 ; 2 <answer> 2 </answer>', True, False),
+        ('8 ; 5 <answer> 5 </answer>', False, True),
+        ('8 ; 5 <answer> 4 </answer>', False, False),
+        ('<answer> 5 </answer>', False, True),
+        ('9 ; 5', False, False),
+        ('9 ; 5 ; 5 <answer> 5 </answer>', False, True),
+    ],
+)
 def test_modular_consistency_is_not_correctness(text, follows, right):
     from rl4llm.analysis.consistency import consistent, consistency_table
+
     item = problem('modular', (11, 5, (('+', 4), ('*', 3))))
     row = consistency_table([item], [[text]]).iloc[0]
     assert consistent(item, text) == row['consistent'] == follows and row['correct'] == right
-    with pytest.raises(ValueError, match='not for'): consistent(problem('sat', ()), text)
+    with pytest.raises(ValueError, match='not for'):
+        consistent(problem('sat', ()), text)
 
 
 def test_dispersion_weight():
     from rl4llm.analysis.consistency import dispersion, dispersion_weight
+
     one, five = ['7'] * 5 + ['3'] * 5, ['7'] * 5 + list('12345')
-    assert np.allclose(dispersion_weight([.5, .5], [dispersion(one), dispersion(five)]), [(1 / 9) ** .5, (5 / 9) ** .5])
-    assert dispersion(one, options=10) == pytest.approx(math.log(2) / math.log(10)) and dispersion(['a', 'b', None, None]) == pytest.approx(1 / 3)
-    assert dispersion(['a'] * 4) == dispersion([None] * 4) == dispersion([None] * 4, options=3) == 0 and dispersion(list('abc') * 2, options=3) == pytest.approx(1)
-    assert (dispersion_weight([0, 1, .5], [1, 1, 0]) == 0).all() and dispersion_weight(.5, 1) == 1
-    for bad in (lambda: dispersion(['a']), lambda: dispersion(list('abc'), options=2), lambda: dispersion_weight(-.1, 1)):
-        with pytest.raises(ValueError): bad()
+    assert np.allclose(
+        dispersion_weight([0.5, 0.5], [dispersion(one), dispersion(five)]),
+        [(1 / 9) ** 0.5, (5 / 9) ** 0.5],
+    )
+    assert dispersion(one, options=10) == pytest.approx(math.log(2) / math.log(10)) and dispersion(
+        ['a', 'b', None, None]
+    ) == pytest.approx(1 / 3)
+    assert dispersion(['a'] * 4) == dispersion([None] * 4) == dispersion(
+        [None] * 4, options=3
+    ) == 0 and dispersion(list('abc') * 2, options=3) == pytest.approx(1)
+    assert (dispersion_weight([0, 1, 0.5], [1, 1, 0]) == 0).all() and dispersion_weight(0.5, 1) == 1
+    for bad in (
+        lambda: dispersion(['a']),
+        lambda: dispersion(list('abc'), options=2),
+        lambda: dispersion_weight(-0.1, 1),
+    ):
+        with pytest.raises(ValueError):
+            bad()
 
 
 # ---- formats ----
 
-from rl4llm.analysis.formats import dominance, format_dominance, format_flow, format_of, format_shares, format_trend, plot_formats, share_entropy
+from rl4llm.analysis.formats import (
+    dominance,
+    format_dominance,
+    format_flow,
+    format_of,
+    format_shares,
+    format_trend,
+    plot_formats,
+    share_entropy,
+)
 
 
 def test_first_rule_wins():
     rules = {'code': '<code>', 'function': lambda text: text.startswith('def '), 'number': r'^\d+$'}
-    assert [format_of(t, rules) for t in ('def f <code>', 'def f', '12', 'the def 12')] == ['code', 'function', 'number', 'other']
-    assert format_of('', {}, default='none') == 'none' and format_of('12', dict(reversed(rules.items()))) == 'number'
+    assert [format_of(t, rules) for t in ('def f <code>', 'def f', '12', 'the def 12')] == [
+        'code',
+        'function',
+        'number',
+        'other',
+    ]
+    assert (
+        format_of('', {}, default='none') == 'none'
+        and format_of('12', dict(reversed(rules.items()))) == 'number'
+    )
 
 
-@given(st.lists(st.tuples(st.sampled_from('ABC'), st.integers(0, 1), st.integers(0, 4)), min_size=1, max_size=40), st.booleans())
+@given(
+    st.lists(
+        st.tuples(st.sampled_from('ABC'), st.integers(0, 1), st.integers(0, 4)),
+        min_size=1,
+        max_size=40,
+    ),
+    st.booleans(),
+)
 @settings(max_examples=30, deadline=None)
 def test_format_shares_add_up(samples, clustered):
     labels, right, problem = zip(*samples)
     table = format_shares(labels, right, problem=problem if clustered else None, names='ABCD')
-    assert table['share'].sum() == pytest.approx(1) and table['count'].sum() == len(samples) and table['right'].sum() == sum(right)
-    assert (table['share_low'] <= table['share'] + 1e-9).all() and (table['share_high'] >= table['share'] - 1e-9).all() or clustered
-    assert table.loc['D', 'share'] == 0 and np.isnan(table.loc['D', ['accuracy', 'accuracy_low', 'accuracy_high']].astype(float)).all()
-    assert 0 <= share_entropy(table['share']) <= math.log(4) + 1e-9 and 1 / 4 <= dominance(table['share']) <= 1
+    assert (
+        table['share'].sum() == pytest.approx(1)
+        and table['count'].sum() == len(samples)
+        and table['right'].sum() == sum(right)
+    )
+    assert (
+        (table['share_low'] <= table['share'] + 1e-9).all()
+        and (table['share_high'] >= table['share'] - 1e-9).all()
+        or clustered
+    )
+    assert (
+        table.loc['D', 'share'] == 0
+        and np.isnan(
+            table.loc['D', ['accuracy', 'accuracy_low', 'accuracy_high']].astype(float)
+        ).all()
+    )
+    assert (
+        0 <= share_entropy(table['share']) <= math.log(4) + 1e-9
+        and 1 / 4 <= dominance(table['share']) <= 1
+    )
 
 
 def test_format_accuracy_has_wilson_interval():
     "7 of 10, by hand."
     row = format_shares(['A'] * 10, [1] * 7 + [0] * 3).loc['A']
-    z = stats.norm.ppf(.975)
+    z = stats.norm.ppf(0.975)
     centre, half = (7 + z**2 / 2) / (10 + z**2), z / (10 + z**2) * math.sqrt(2.1 + z**2 / 4)
-    assert (row['accuracy_low'], row['accuracy_high']) == pytest.approx((centre - half, centre + half))
-    assert (centre - half, centre + half) == pytest.approx((.3968, .8922), abs=1e-4)
+    assert (row['accuracy_low'], row['accuracy_high']) == pytest.approx(
+        (centre - half, centre + half)
+    )
+    assert (centre - half, centre + half) == pytest.approx((0.3968, 0.8922), abs=1e-4)
 
 
-@given(st.lists(st.floats(.01, 1), min_size=2, max_size=6), st.data())
+@given(st.lists(st.floats(0.01, 1), min_size=2, max_size=6), st.data())
 def test_format_flow_is_the_softmax_derivative(weights, data):
     a = np.array(data.draw(st.lists(st.floats(0, 1), min_size=len(weights), max_size=len(weights))))
     s = np.array(weights) / sum(weights)
     push = s * (a - s @ a)
     jacobian = np.diag(s) - np.outer(s, s)
-    assert np.allclose(format_flow(s, a), jacobian @ push) and np.allclose(format_flow(s, a, natural=True), jacobian @ a)
-    assert a @ format_flow(s, a) >= -1e-12 and format_flow(s, a, natural=True)[a.argmax()] >= -1e-12 and abs(format_flow(s, a).sum()) < 1e-12
+    assert np.allclose(format_flow(s, a), jacobian @ push) and np.allclose(
+        format_flow(s, a, natural=True), jacobian @ a
+    )
+    assert (
+        a @ format_flow(s, a) >= -1e-12
+        and format_flow(s, a, natural=True)[a.argmax()] >= -1e-12
+        and abs(format_flow(s, a).sum()) < 1e-12
+    )
 
 
 def test_format_trend_pools_and_plots():
     samples = [(t, ['a', 'b', 'x'], [1, 0, 1]) for t in range(4)]
     trend = format_trend(samples, {'A': 'a', 'B': 'b', 'never': 'q'}, window=2)
-    assert trend['step'].unique().tolist() == [0, 2] and np.allclose(trend.groupby('step')['share'].sum(), 1) and trend['count'].sum() == 12
+    assert (
+        trend['step'].unique().tolist() == [0, 2]
+        and np.allclose(trend.groupby('step')['share'].sum(), 1)
+        and trend['count'].sum() == 12
+    )
     row = format_dominance(trend).loc[2]
-    assert row['dominance'] == pytest.approx(1 / 3) and row['entropy'] == pytest.approx(math.log(3)) and row['accuracy'] == pytest.approx(2 / 3)
+    assert (
+        row['dominance'] == pytest.approx(1 / 3)
+        and row['entropy'] == pytest.approx(math.log(3))
+        and row['accuracy'] == pytest.approx(2 / 3)
+    )
     assert len(plot_formats(trend, few=1).axes) == 2
 
 
 def test_format_refusals():
-    with pytest.raises(ValueError, match='results 0 or 1'): format_shares(['A'], [.5])
-    with pytest.raises(ValueError, match=r"lacks \['B'\]"): format_shares(['A', 'B'], [1, 1], names='A')
-    with pytest.raises(ValueError, match='summing to 1'): dominance([.5, .6])
-    with pytest.raises(ValueError, match='one of each'): format_flow([.5, .5], [1.])
-    with pytest.raises(ValueError, match='no samples'): format_trend([], {})
+    with pytest.raises(ValueError, match='results 0 or 1'):
+        format_shares(['A'], [0.5])
+    with pytest.raises(ValueError, match=r"lacks \['B'\]"):
+        format_shares(['A', 'B'], [1, 1], names='A')
+    with pytest.raises(ValueError, match='summing to 1'):
+        dominance([0.5, 0.6])
+    with pytest.raises(ValueError, match='one of each'):
+        format_flow([0.5, 0.5], [1.0])
+    with pytest.raises(ValueError, match='no samples'):
+        format_trend([], {})
+
+
+# -- pictures of forks: there is something in them, or one sentence instead
+
+
+def no_tokens():
+    from rl4llm.analysis.forks import plot_forks
+
+    plot_forks(torch.rand(2, 3), torch.rand(2, 3), torch.zeros(2, 3, dtype=torch.bool))
+
+
+def no_numbers():
+    from rl4llm.analysis.forks import plot_forks
+
+    plot_forks(
+        torch.rand(2, 3), torch.full((2, 3), float('nan')), torch.ones(2, 3, dtype=torch.bool)
+    )
+
+
+def two_shapes():
+    from rl4llm.analysis.forks import plot_forks
+
+    plot_forks(torch.rand(2, 3), torch.rand(2, 4), torch.ones(2, 3, dtype=torch.bool))
+
+
+def lesson_forks(tokens=2, size=8, drawn=2, words=8, fill=0.0, top=6):
+    from rl4llm.course.pictures import plot_forks
+
+    plot_forks(
+        torch.rand(tokens, size).softmax(1) + fill,
+        torch.zeros(drawn, dtype=torch.long),
+        ['w'] * words,
+        top=top,
+    )
+
+
+@pytest.mark.parametrize(
+    'call, words',
+    [
+        (no_tokens, 'mask is empty'),
+        (no_numbers, '6 of 6 tokens is not a number'),
+        (two_shapes, 'entropy'),
+        (lambda: lesson_forks(tokens=0, drawn=0), 'at least one token'),
+        (lambda: lesson_forks(drawn=1), 'one token for each row'),
+        (lambda: lesson_forks(words=3), '3 words for a vocabulary of 8'),
+        (lambda: lesson_forks(size=3, words=3), 'top is 6, wanted 1 to 3'),
+        (lambda: lesson_forks(fill=float('nan')), 'not numbers'),
+    ],
+)
+def test_a_picture_of_forks_is_never_empty(call, words):
+    with pytest.raises(ValueError, match=words) as error:
+        call()
+    assert '\n' not in str(error.value) and not plt.get_fignums(), (
+        'no half-made figure is left open'
+    )
+
+
+def test_a_picture_of_forks_has_its_marks():
+    "One bar for each token of the response, and one for each decile that has tokens."
+    lesson_forks()
+    assert len(plt.gcf().axes[1].patches) == 2
+    from rl4llm.analysis.forks import plot_forks
+
+    figure = plot_forks(
+        torch.rand(2, 30), torch.rand(2, 30), torch.ones(2, 30, dtype=torch.bool), bins=5
+    )
+    assert len(figure.axes[1].patches) == 5 and len(figure.axes[0].lines) == 3
+
+
+def test_a_replay_by_a_moved_policy_clips_against_the_one_that_drew():
+    "Whether or not statistics were kept: the old policy is never the moved one itself."
+    from rl4llm.analysis.traces import keep_statistics, replay
+    from rl4llm.core.policy import Policy
+    from rl4llm.core.registry import use
+    from rl4llm.core.signals import scored
+    from rl4llm.tasks import task
+
+    policy = Policy.load('tiny')
+    problems = task('countdown').sample(4, seed=0)
+    plain = scored(policy, policy.sample(problems, 8, seed=0), use('correct'))
+    kept = keep_statistics(policy, plain)
+    moved = policy.clone()
+    with torch.no_grad():
+        for weight in moved.model.parameters():
+            weight.add_(0.02 * torch.randn(weight.shape, generator=torch.manual_seed(0)))
+    played = [replay(rows, 'grpo_clip_higher', policy=moved) for rows in (plain, kept)]
+    assert torch.allclose(played[0].weight, played[1].weight, atol=1e-4)
+    with_advantage = plain.mask & (played[0].adv != 0)
+    assert (played[0].weight[with_advantage] == 0).any()

@@ -1,30 +1,57 @@
 """Claims are well formed, their stored runs belong to the present code, verdicts follow the rule, and a new seed lands where the stored ones say."""
+
 import dataclasses
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from typer.testing import CliRunner
-from rl4llm.atlas.claims import CLAIMS, VERDICTS, Part, add_claim, arm_of, claim_named, claim_rows, claim_table, claim_verdict, claims_table, equal_progress, measured_verdict, metric_at, paired_seeds, part_verdict, read_claim, study_arms, token_ratio
+from rl4llm.atlas.claims import (
+    CLAIMS,
+    VERDICTS,
+    Part,
+    add_claim,
+    claim_named,
+    claim_rows,
+    claim_table,
+    claim_verdict,
+    claims_table,
+    equal_progress,
+    measured_verdict,
+    metric_at,
+    paired_seeds,
+    part_verdict,
+    read_claim,
+    study_arms,
+    token_ratio,
+)
 from rl4llm.atlas.catalogue import components_of, coverage, papers, parts_of, recipes_of, table
 from rl4llm.app.cli import app
 from rl4llm.core.policy import ASSETS
 from rl4llm.core.registry import RECIPES, load_stages
 from rl4llm.core.sources import notebook_of
-from rl4llm.studies.study import STUDIES, load_study, study_file, study_runs
+from rl4llm.studies.study import STUDIES, load_study, study_runs
 
 load_stages()
-every_claim = pytest.mark.parametrize('claim', [pytest.param(c, id=c.name) for c in CLAIMS.values()])
+every_claim = pytest.mark.parametrize(
+    'claim', [pytest.param(c, id=c.name) for c in CLAIMS.values()]
+)
 
 
 @every_claim
 def test_claim_is_well_formed(claim):
     assert claim.paper in papers().index and claim.statement.endswith('.')
-    if claim.waits: return
+    if claim.waits:
+        return
     study = STUDIES[claim.study]
     arms = {f'{g}/{a}' for g in study.regimes for a in study.arms} | {'base'}
     assert set(study.arms) <= set(RECIPES) and len(study.seeds) >= 5 and claim.differs
     for p in claim.parts:
-        assert p.arm in arms - {'base'} and p.minus in (arms if p.metric.startswith('pass@') else arms - {'base'} | {'start'}) and p.predicted in ('higher', 'lower', 'not lower', 'not higher')
+        assert (
+            p.arm in arms - {'base'}
+            and p.minus in (arms if p.metric.startswith('pass@') else arms - {'base'} | {'start'})
+            and p.predicted in ('higher', 'lower', 'not lower', 'not higher')
+        )
         assert p.level is None or p.level in dict(study.tests)
 
 
@@ -32,118 +59,258 @@ def test_claim_is_well_formed(claim):
 def test_verdict_is_one_of_the_words_and_no_result_is_stale(claim):
     verdict = claim_verdict(claim)
     assert verdict in set(VERDICTS) - {'stale'}, f"{verdict}: run `rl4llm claims run {claim.name}`"
-    if verdict == 'waits': return
-    if verdict == 'earlier loop': verdict = measured_verdict(claim)
+    if verdict == 'waits':
+        return
+    if verdict == 'earlier loop':
+        verdict = measured_verdict(claim)
     made = claim_table(claim)
     held = (made['verdict'] == 'holds').sum()
-    assert verdict == ('reproduced' if held == len(made) else 'mixed' if held else 'not reproduced') and (made['seeds'] >= 5).all()
-    assert (made['low'] <= made['difference']).all() and (made['difference'] <= made['high']).all() and (made['p_holm'] >= made['p'] - 1e-12).all()
+    assert (
+        verdict == ('reproduced' if held == len(made) else 'mixed' if held else 'not reproduced')
+        and (made['seeds'] >= 5).all()
+    )
+    assert (
+        (made['low'] <= made['difference']).all()
+        and (made['difference'] <= made['high']).all()
+        and (made['p_holm'] >= made['p'] - 1e-12).all()
+    )
 
 
-@pytest.mark.parametrize('predicted, row, want', [
-    ('higher', dict(difference=.1, low=.05, high=.2, p_holm=.001, seeds=5), 'holds'), ('lower', dict(difference=.1, low=.05, high=.2, p_holm=.001, seeds=5), 'fails'),
-    ('higher', dict(difference=.1, low=-.05, high=.2, p_holm=.2, seeds=5), 'not shown'), ('higher', dict(difference=.1, low=.05, high=.2, p_holm=.001, seeds=4), 'no verdict yet'),
-    ('not lower', dict(difference=-.01, low=-.04, high=.02, p_holm=.6, seeds=5), 'holds'), ('not lower', dict(difference=-.2, low=-.3, high=-.1, p_holm=.001, seeds=5), 'fails'),
-    ('not lower', dict(difference=-.05, low=-.2, high=.1, p_holm=.6, seeds=5), 'not shown'),
-    ('not higher', dict(difference=-.2, low=-.3, high=-.1, p_holm=.001, seeds=5), 'holds'), ('not higher', dict(difference=.2, low=.1, high=.3, p_holm=.001, seeds=5), 'fails'),
-    ('not higher', dict(difference=.05, low=-.1, high=.2, p_holm=.6, seeds=5), 'not shown')])
-def test_rule(predicted, row, want): assert part_verdict(Part(arm='a/b', minus='base', metric='pass@1', predicted=predicted), row) == want
+@pytest.mark.parametrize(
+    'predicted, row, want',
+    [
+        ('higher', dict(difference=0.1, low=0.05, high=0.2, p_holm=0.001, seeds=5), 'holds'),
+        ('lower', dict(difference=0.1, low=0.05, high=0.2, p_holm=0.001, seeds=5), 'fails'),
+        ('higher', dict(difference=0.1, low=-0.05, high=0.2, p_holm=0.2, seeds=5), 'not shown'),
+        (
+            'higher',
+            dict(difference=0.1, low=0.05, high=0.2, p_holm=0.001, seeds=4),
+            'no verdict yet',
+        ),
+        ('not lower', dict(difference=-0.01, low=-0.04, high=0.02, p_holm=0.6, seeds=5), 'holds'),
+        ('not lower', dict(difference=-0.2, low=-0.3, high=-0.1, p_holm=0.001, seeds=5), 'fails'),
+        ('not lower', dict(difference=-0.05, low=-0.2, high=0.1, p_holm=0.6, seeds=5), 'not shown'),
+        ('not higher', dict(difference=-0.2, low=-0.3, high=-0.1, p_holm=0.001, seeds=5), 'holds'),
+        ('not higher', dict(difference=0.2, low=0.1, high=0.3, p_holm=0.001, seeds=5), 'fails'),
+        ('not higher', dict(difference=0.05, low=-0.1, high=0.2, p_holm=0.6, seeds=5), 'not shown'),
+    ],
+)
+def test_rule(predicted, row, want):
+    assert (
+        part_verdict(Part(arm='a/b', minus='base', metric='pass@1', predicted=predicted), row)
+        == want
+    )
 
 
-@pytest.mark.parametrize('p_values, corrected, verdicts', [
-    ([.02, .03, .04], [.06, .06, .06], ['not shown'] * 3),                       # 3 x .02, then never less
-    ([.04, .001, .02], [.04, .003, .04], ['holds'] * 3),                         # 1 x .04, 3 x .001, 2 x .02
-    ([.03, .01, .2], [.06, .03, .2], ['not shown', 'holds', 'not shown'])])
-def test_p_values_of_a_claim_are_corrected_over_its_parts_by_hand(p_values, corrected, verdicts, monkeypatch):
+@pytest.mark.parametrize(
+    'p_values, corrected, verdicts',
+    [
+        ([0.02, 0.03, 0.04], [0.06, 0.06, 0.06], ['not shown'] * 3),  # 3 x .02, then never less
+        ([0.04, 0.001, 0.02], [0.04, 0.003, 0.04], ['holds'] * 3),  # 1 x .04, 3 x .001, 2 x .02
+        ([0.03, 0.01, 0.2], [0.06, 0.03, 0.2], ['not shown', 'holds', 'not shown']),
+    ],
+)
+def test_p_values_of_a_claim_are_corrected_over_its_parts_by_hand(
+    p_values, corrected, verdicts, monkeypatch
+):
     "Without the correction all three parts with p < .05 would hold."
     import rl4llm.atlas.claims as module
-    parts = tuple(Part(arm='on-policy/negative', minus='on-policy/positive', metric='pass@256', predicted='higher', margin=.01 * i) for i in range(len(p_values)))
+
+    parts = tuple(
+        Part(
+            arm='on-policy/negative',
+            minus='on-policy/positive',
+            metric='pass@256',
+            predicted='higher',
+            margin=0.01 * i,
+        )
+        for i in range(len(p_values))
+    )
     claim = dataclasses.replace(claim_named('psr_narrows'), parts=parts)
-    rows = {part: dict(difference=.1, low=.05, high=.15, p=p, seeds=5) for part, p in zip(parts, p_values)}
+    rows = {
+        part: dict(difference=0.1, low=0.05, high=0.15, p=p, seeds=5)
+        for part, p in zip(parts, p_values)
+    }
     monkeypatch.setattr(module, 'measured_part', lambda part, *args: rows[part])
     made = claim_table(claim)
-    assert made['p_holm'].tolist() == pytest.approx(corrected) and made['verdict'].tolist() == verdicts and made['p'].tolist() == p_values
+    assert (
+        made['p_holm'].tolist() == pytest.approx(corrected)
+        and made['verdict'].tolist() == verdicts
+        and made['p'].tolist() == p_values
+    )
 
 
 def _runs_of(values: dict):
     "Runs of 12 steps: entropy 9 at first, then for ten steps the value given for each arm and seed."
     from types import SimpleNamespace
     import pandas as pd
-    return [SimpleNamespace(config=dict(regime='r'), method=arm, seed=seed, metrics=pd.DataFrame(dict(step=range(12), entropy=[9., 9.] + [float(value)] * 10, reward=np.arange(12) / 12)))
-            for arm, by_seed in values.items() for seed, value in by_seed.items()]
+
+    return [
+        SimpleNamespace(
+            config=dict(regime='r'),
+            method=arm,
+            seed=seed,
+            metrics=pd.DataFrame(
+                dict(
+                    step=range(12),
+                    entropy=[9.0, 9.0] + [float(value)] * 10,
+                    reward=np.arange(12) / 12,
+                )
+            ),
+        )
+        for arm, by_seed in values.items()
+        for seed, value in by_seed.items()
+    ]
 
 
 def test_training_metrics_are_paired_by_seed_by_hand():
     "Differences 1, 2, 3, 4, 5: mean 3, variance 2.5 (n - 1), so t = 3 / sqrt(.5) with four degrees of freedom; the seed that one arm lacks is left out."
-    runs = _runs_of(dict(a={0: 11, 1: 22, 2: 33, 3: 44, 4: 55, 7: 99}, b={4: 50, 3: 40, 2: 30, 1: 20, 0: 10}))
+    runs = _runs_of(
+        dict(a={0: 11, 1: 22, 2: 33, 3: 44, 4: 55, 7: 99}, b={4: 50, 3: 40, 2: 30, 1: 20, 0: 10})
+    )
     row = paired_seeds(Part(arm='r/a', minus='r/b', metric='entropy', predicted='higher'), runs)
-    half = stats.t.ppf(.975, 4) * np.sqrt(2.5 / 5)
-    assert row['seeds'] == 5 and [row['difference'], row['low'], row['high']] == pytest.approx([3, 3 - half, 3 + half])
-    assert row['p'] == pytest.approx(2 * stats.t.sf(3 / np.sqrt(.5), 4))
-    one = paired_seeds(Part(arm='r/a', minus='r/b', metric='entropy', predicted='higher'), _runs_of(dict(a={0: 5}, b={0: 3})))
-    assert one['seeds'] == 1 and one['difference'] == 2 and np.isnan([one['low'], one['high'], one['p']]).all()
+    half = stats.t.ppf(0.975, 4) * np.sqrt(2.5 / 5)
+    assert row['seeds'] == 5 and [row['difference'], row['low'], row['high']] == pytest.approx(
+        [3, 3 - half, 3 + half]
+    )
+    assert row['p'] == pytest.approx(2 * stats.t.sf(3 / np.sqrt(0.5), 4))
+    one = paired_seeds(
+        Part(arm='r/a', minus='r/b', metric='entropy', predicted='higher'),
+        _runs_of(dict(a={0: 5}, b={0: 3})),
+    )
+    assert (
+        one['seeds'] == 1
+        and one['difference'] == 2
+        and np.isnan([one['low'], one['high'], one['p']]).all()
+    )
 
 
 def test_a_training_metric_is_the_mean_of_ten_steps():
     run = _runs_of(dict(a={0: 1}))[0]
-    run.metrics['entropy'] = np.arange(12.)
-    assert metric_at(run, 'entropy') == np.arange(2., 12).mean() and np.isnan(metric_at(run, 'entropy', 2.))
-    assert metric_at(run, 'entropy', 6.5 / 12) == np.arange(1., 11).mean()       # rewards of steps 2 to 11 have this mean: read up to step 11
+    run.metrics['entropy'] = np.arange(12.0)
+    assert metric_at(run, 'entropy') == np.arange(2.0, 12).mean() and np.isnan(
+        metric_at(run, 'entropy', 2.0)
+    )
+    assert metric_at(run, 'entropy', 6.5 / 12) == pytest.approx(
+        np.arange(2.0, 12).mean()
+    )  # rewards of steps 2 to 11 have this mean: those very steps are read
+
+
+@pytest.mark.parametrize('level', [0.02, 0.1, 0.37, 0.5])
+def test_at_a_training_reward_the_reward_is_that_reward(level):
+    "Whatever a metric is of the reward in a straight line, it is that of the level, for a fast and for a slow run."
+    for pace in (15, 40):
+        reward = 0.9 * (1 - np.exp(-np.arange(80) / pace)) + 0.05 * np.random.default_rng(0).normal(
+            size=80
+        )
+        run = _runs_of(dict(a={0: 1}))[0]
+        run.metrics = pd.DataFrame(dict(step=range(80), reward=reward, entropy=3 - 2 * reward))
+        reached = max(
+            level, run.metrics['reward'].head(10).mean()
+        )  # not before the first ten steps
+        assert [metric_at(run, name, level) for name in ('reward', 'entropy')] == pytest.approx(
+            [reached, 3 - 2 * reached]
+        )
 
 
 def test_equal_progress_by_hand():
     "Last-ten means of the arms: 6.5/12 for a, half of that for b; nine tenths of the lower one."
     runs = _runs_of(dict(a={0: 1, 1: 1}, b={0: 1, 1: 1}))
     for run in runs:
-        if run.method == 'b': run.metrics['reward'] /= 2
-    assert equal_progress(runs) == pytest.approx(.9 * 6.5 / 24) and equal_progress(runs, .5) == pytest.approx(.5 * 6.5 / 24)
+        if run.method == 'b':
+            run.metrics['reward'] /= 2
+    assert equal_progress(runs) == pytest.approx(0.9 * 6.5 / 24) and equal_progress(
+        runs, 0.5
+    ) == pytest.approx(0.5 * 6.5 / 24)
 
 
 def test_tokens_are_counted_arm_for_arm():
     runs = _runs_of(dict(a={0: 1, 1: 1}, b={0: 1}))
-    for run in runs: run.metrics['tokens'] = 3. if run.method == 'a' else 2.
+    for run in runs:
+        run.metrics['tokens'] = 3.0 if run.method == 'a' else 2.0
     part = Part(arm='r/a', minus='r/b', metric='entropy', predicted='higher')
-    assert token_ratio(part, runs) == 3 and np.isnan(token_ratio(dataclasses.replace(part, minus='start'), runs))
+    assert token_ratio(part, runs) == 3 and np.isnan(
+        token_ratio(dataclasses.replace(part, minus='start'), runs)
+    )
 
 
-@pytest.mark.parametrize('verdict, p, want', [(.049, 'holds', 'fails'), (.051, 'not shown', 'not shown')])
+@pytest.mark.parametrize(
+    'verdict, p, want', [(0.049, 'holds', 'fails'), (0.051, 'not shown', 'not shown')]
+)
 def test_the_threshold_is_five_percent_of_the_corrected_p_value(verdict, p, want):
-    row = dict(difference=.1, low=.01, high=.2, p=.001, p_holm=verdict, seeds=5)
-    assert [part_verdict(Part(arm='a/b', minus='base', metric='pass@1', predicted=side), row) for side in ('higher', 'lower')] == [p, want]
+    row = dict(difference=0.1, low=0.01, high=0.2, p=0.001, p_holm=verdict, seeds=5)
+    assert [
+        part_verdict(Part(arm='a/b', minus='base', metric='pass@1', predicted=side), row)
+        for side in ('higher', 'lower')
+    ] == [p, want]
 
 
 def test_a_claim_needs_parts_or_a_reason():
-    with pytest.raises(ValueError, match='either parts'): add_claim(name='nothing', paper=1, statement='Nothing.')
+    with pytest.raises(ValueError, match='either parts'):
+        add_claim(name='nothing', paper=1, statement='Nothing.')
     assert 'nothing' not in CLAIMS
-    with pytest.raises(KeyError, match='psr_narrows'): claim_named('psr')
+    with pytest.raises(KeyError, match='psr_narrows'):
+        claim_named('psr')
 
 
-@pytest.mark.parametrize('change, words', [
-    (('statement:', 'statment:'), ["'statment'", "did you mean 'statement'"]), (('paper: 17', 'paper: seventeen'), ["paper is 'seventeen'", 'wanted something like 17']),
-    (('not lower', 'at least'), ['part 1', "predicted is 'at least'", 'one of higher, lower, not higher, not lower']), (('    minus: base\n', ''), ['part 1', "lacks the field 'minus'"]),
-    (('minus: on-policy/positive', 'minus: on-policy/positiv'), ['part 2', "did you mean 'on-policy/positive'"]), (('metric: pass@256', 'metrik: pass@256'), ["'metrik'", "did you mean 'metric'"]),
-    (('study: negative_reinforcement', 'study: negative'), ["study is 'negative'", "negative_reinforcement"]), (('study: negative_reinforcement\n', ''), ['study is None']),
-    (('parts:', 'parts: 3\nrest:'), ['parts is 3', '[{arm: on-policy/negative, minus: base']), (('name: nsr_keeps', 'name: nsr'), ["wanted 'nsr_keeps'"])])
+@pytest.mark.parametrize(
+    'change, words',
+    [
+        (('statement:', 'statment:'), ["'statment'", "did you mean 'statement'"]),
+        (('paper: 17', 'paper: seventeen'), ["paper is 'seventeen'", 'wanted something like 17']),
+        (
+            ('not lower', 'at least'),
+            ['part 1', "predicted is 'at least'", 'one of higher, lower, not higher, not lower'],
+        ),
+        (('    minus: base\n', ''), ['part 1', "lacks the field 'minus'"]),
+        (
+            ('minus: on-policy/positive', 'minus: on-policy/positiv'),
+            ['part 2', "did you mean 'on-policy/positive'"],
+        ),
+        (('metric: pass@256', 'metrik: pass@256'), ["'metrik'", "did you mean 'metric'"]),
+        (
+            ('study: negative_reinforcement', 'study: negative'),
+            ["study is 'negative'", "negative_reinforcement"],
+        ),
+        (('study: negative_reinforcement\n', ''), ['study is None']),
+        (('parts:', 'parts: 3\nrest:'), ['parts is 3', '[{arm: on-policy/negative, minus: base']),
+        (('name: nsr_keeps', 'name: nsr'), ["wanted 'nsr_keeps'"]),
+    ],
+)
 def test_a_wrong_claim_file_is_answered_in_one_sentence(change, words, tmp_path):
     right = (ASSETS / 'claims' / 'nsr_keeps.yaml').read_text()
     assert change[0] in right
     wrong = tmp_path / 'nsr_keeps.yaml'
     wrong.write_text(right.replace(*change, 1) if 'metrik' in change[1] else right.replace(*change))
-    with pytest.raises(ValueError) as error: read_claim(wrong)
+    with pytest.raises(ValueError) as error:
+        read_claim(wrong)
     said = str(error.value)
-    assert said.startswith('nsr_keeps.yaml') and all(word in said for word in words) and '\n' not in said
+    assert (
+        said.startswith('nsr_keeps.yaml')
+        and all(word in said for word in words)
+        and '\n' not in said
+    )
 
 
 def test_all_levels_can_be_asked_for(tmp_path):
     right = (ASSETS / 'claims' / 'nsr_keeps.yaml').read_text()
-    (tmp_path / 'nsr_keeps.yaml').write_text(right.replace('    predicted: higher', '    predicted: higher\n    level: all'))
+    (tmp_path / 'nsr_keeps.yaml').write_text(
+        right.replace('    predicted: higher', '    predicted: higher\n    level: all')
+    )
     first, second = read_claim(tmp_path / 'nsr_keeps.yaml')['parts']
-    assert first.level == 'hard' and second.level is None and second.arm in study_arms('negative_reinforcement')
+    assert (
+        first.level == 'hard'
+        and second.level is None
+        and second.arm in study_arms('negative_reinforcement')
+    )
 
 
 def test_parts_of_a_recipe_are_found():
     parts = parts_of('grpo_kl')
-    assert set(parts['file'].str.split('/').str[0]) == {'rl4llm'} and parts['notebook'].str.endswith('.ipynb').all()
+    assert (
+        set(parts['file'].str.split('/').str[0]) == {'rl4llm'}
+        and parts['notebook'].str.endswith('.ipynb').all()
+    )
 
 
 def test_equal_progress_is_reached_by_every_arm():
@@ -156,23 +323,48 @@ def test_against_the_start_of_the_same_run():
     "Entropy of the last ten steps less that of the first three, seed by seed; a run that is a straight line gives its slope."
     from types import SimpleNamespace
     import pandas as pd
-    runs = [SimpleNamespace(config=dict(regime='r'), method='a', seed=s, metrics=pd.DataFrame(dict(entropy=np.arange(50.) * slope, reward=0.))) for s, slope in enumerate((1, 2, 3))]
+
+    runs = [
+        SimpleNamespace(
+            config=dict(regime='r'),
+            method='a',
+            seed=s,
+            metrics=pd.DataFrame(dict(entropy=np.arange(50.0) * slope, reward=0.0)),
+        )
+        for s, slope in enumerate((1, 2, 3))
+    ]
     row = paired_seeds(Part(arm='r/a', minus='start', metric='entropy', predicted='higher'), runs)
-    assert row['seeds'] == 3 and np.isclose(row['difference'], 2 * (44.5 - 1)) and row['low'] < row['difference'] < row['high']
+    assert (
+        row['seeds'] == 3
+        and np.isclose(row['difference'], 2 * (44.5 - 1))
+        and row['low'] < row['difference'] < row['high']
+    )
 
 
 def test_a_study_that_was_never_run_waits(monkeypatch, tmp_path):
     import rl4llm.atlas.claims as module
+
     monkeypatch.setattr(module, 'study_file', lambda name: tmp_path / 'none.json')
     claim = claim_named('psr_narrows')
     assert claim_verdict(claim) == 'waits' and claim_rows(claim).empty
-    assert 'rl4llm claims run psr_narrows' in claim._repr_html_() and 'are not stored here' in module.missing_runs()
+    assert (
+        'rl4llm claims run psr_narrows' in claim._repr_html_()
+        and 'are not stored here' in module.missing_runs()
+    )
     assert claims_table().loc['psr_narrows', 'measured'] == module.why_waiting(claim)
     done = CliRunner().invoke(app, ['claims', 'show', 'psr_narrows'])
     assert 'come with the source tree' in done.output and 'Empty DataFrame' not in done.output
 
 
-@pytest.mark.parametrize('args, words', [(['claims', 'list'], 'psr_narrows'), (['claims', 'show', 'psr_narrows'], 'differs from the paper'), (['claims', 'table'], '| claim | paper |'), (['atlas', '--family', 'systems'], 'not built yet')])
+@pytest.mark.parametrize(
+    'args, words',
+    [
+        (['claims', 'list'], 'psr_narrows'),
+        (['claims', 'show', 'psr_narrows'], 'differs from the paper'),
+        (['claims', 'table'], '| claim | paper |'),
+        (['atlas', '--family', 'systems'], 'not built yet'),
+    ],
+)
 def test_commands(args, words):
     done = CliRunner().invoke(app, args)
     assert done.exit_code == 0 and words in done.output
@@ -186,8 +378,14 @@ def test_a_claim_that_waits_is_not_run():
 
 def test_atlas_holds_every_paper_once_and_finds_what_is_built():
     made = table()
-    assert list(made.index) == list(range(229)) and set(made.loc[made['scope'].isin(['context', 'outside']), 'code']) == {''}
-    assert made.loc[17, 'status'] == 'built' and 'weighted_reinforce' in made.loc[17, 'recipe'] and made.loc[17, 'notebook'].startswith('nbs/')
+    assert list(made.index) == list(range(229)) and set(
+        made.loc[made['scope'].isin(['context', 'outside']), 'code']
+    ) == {''}
+    assert (
+        made.loc[17, 'status'] == 'built'
+        and 'weighted_reinforce' in made.loc[17, 'recipe']
+        and made.loc[17, 'notebook'].startswith('nbs/')
+    )
     assert coverage().to_numpy().sum() == 229
     for seed in made.index[made['status'] == 'built']:
         assert components_of(seed) or recipes_of(seed)
@@ -199,36 +397,51 @@ def test_a_name_makes_no_row_built():
     import rl4llm.atlas.catalogue as module
     from rl4llm.core.registry import add_recipe
     from rl4llm.studies.tryouts import stored_tryouts
+
     row = next(r for r in papers().itertuples() if r.Index == 49)
     add_recipe('only_a_name', 'grpo', paper=49, summary='a name')
     try:
         assert recipes_of(49) == ['only_a_name'] and table().loc[49, 'status'] == 'not built yet'
-        copied = stored_tryouts() | {'only_a_name': dict(stored_tryouts()['grpo'], recipe='only_a_name')}
+        copied = stored_tryouts() | {
+            'only_a_name': dict(stored_tryouts()['grpo'], recipe='only_a_name')
+        }
         assert module.status_of(row, [], ['only_a_name'], copied) == 'not built yet'
-        acting = copied | {'only_a_name': dict(copied['only_a_name'], entropy=[.3, .1])}
+        acting = copied | {'only_a_name': dict(copied['only_a_name'], entropy=[0.3, 0.1])}
         assert module.status_of(row, [], ['only_a_name'], acting) == 'built'
-        assert module.status_of(row, ['advantages.x.y'], ['only_a_name'], copied).startswith('partly built')
-    finally: del RECIPES['only_a_name']
+        assert module.status_of(row, ['advantages.x.y'], ['only_a_name'], copied).startswith(
+            'partly built'
+        )
+    finally:
+        del RECIPES['only_a_name']
 
 
 def test_what_is_built_was_at_work_or_is_a_measure():
     from rl4llm.atlas.catalogue import ALSO, PARTLY
     from rl4llm.studies.tryouts import acts
+
     made = table()
     assert {18, 23, 115, 124, 187, 197, 208, 228} <= set(PARTLY)
-    for seed in PARTLY: assert made.loc[seed, 'status'] == f'partly built: {PARTLY[seed]}' and components_of(seed), seed
+    for seed in PARTLY:
+        assert made.loc[seed, 'status'] == f'partly built: {PARTLY[seed]}' and components_of(
+            seed
+        ), seed
     for seed in made.index[made['status'] == 'built']:
-        assert any(map(acts, recipes_of(seed))) or (not recipes_of(seed) and set(components_of(seed)) <= set(ALSO[seed])), seed
+        assert any(map(acts, recipes_of(seed))) or (
+            not recipes_of(seed) and set(components_of(seed)) <= set(ALSO[seed])
+        ), seed
 
 
 def test_every_paper_that_something_belongs_to_is_cited_by_name():
     from rl4llm.atlas.catalogue import ALSO
     from rl4llm.core.citations import cited, paper_rows
     from rl4llm.core.registry import STAGES
+
     named = {x.paper for x in (*STAGES.values(), *RECIPES.values(), *CLAIMS.values())} | set(ALSO)
     for seed in named - {None}:
         row = paper_rows()[seed]
-        assert row['authors'] and 1990 < int(row['year']) < 2030 and 2 < len(row['short']) < 60, f'papers.csv: authors, year, short title of {seed}'
+        assert row['authors'] and 1990 < int(row['year']) < 2030 and 2 < len(row['short']) < 60, (
+            f'papers.csv: authors, year, short title of {seed}'
+        )
         assert cited(seed) == f"{row['authors']} {row['year']}, {row['short']} [{seed}]"
 
 
@@ -236,13 +449,68 @@ def test_every_paper_that_something_belongs_to_is_cited_by_name():
 def test_a_new_seed_lands_in_the_prediction_interval():
     "The stored on-policy PSR runs predict pass@256 on the harder problems of a seed that was never run."
     from rl4llm.analysis.passk import pass_at_k
-    from rl4llm.studies.study import run_job, study_named
+    from rl4llm.studies.study import Job, run_job, study_named
+
     stored, study = load_study('negative_reinforcement'), study_named('negative_reinforcement')
     reach = lambda e: float(pass_at_k(e.num_samples, e.num_correct, 256).mean())
-    known = np.array([reach(r.final) for r in study_runs(stored, 'on-policy', level='hard') if r.method == 'positive'])
+    known = np.array(
+        [
+            reach(r.final)
+            for r in study_runs(stored, 'on-policy', level='hard')
+            if r.method == 'positive'
+        ]
+    )
     half = stats.t.ppf(0.975, len(known) - 1) * known.std(ddof=1) * np.sqrt(1 + 1 / len(known))
     only_hard = dataclasses.replace(study, tests=(('hard', 60),), every=study.steps)
-    record = run_job(only_hard, ('positive', 'on-policy', stored['learning_rates']['on-policy/positive'], 7, 'final'))
+    record = run_job(
+        only_hard,
+        Job(
+            'positive',
+            'on-policy',
+            stored['learning_rates']['on-policy/positive'],
+            seed=7,
+            phase='final',
+        ),
+    )
     from rl4llm.training.records import Evaluation
+
     new = reach(Evaluation.from_dict(record['evaluations'][-1]))
-    assert known.mean() - half <= new <= known.mean() + half, f"{new:.3f} is outside {known.mean():.3f} +- {half:.3f}"
+    assert known.mean() - half <= new <= known.mean() + half, (
+        f"{new:.3f} is outside {known.mean():.3f} +- {half:.3f}"
+    )
+
+
+def shown_claims():
+    "(notebook, claim, stored HTML) of each cell outside of the ledger that is `claim_named('...')` and nothing else."
+    import json, re
+    from pathlib import Path
+
+    for path in sorted((Path(__file__).parents[1] / 'nbs').glob('*/[0-9]*.ipynb')):
+        if path.parent.name in ('atlas', 'app'):
+            continue
+        for cell in json.loads(path.read_text())['cells']:
+            named = re.fullmatch(r"claim_named\('(\w+)'\)", ''.join(cell['source']).strip())
+            if named:
+                yield (
+                    path.stem,
+                    named[1],
+                    ''.join(
+                        ''.join(o.get('data', {}).get('text/html', '')) for o in cell['outputs']
+                    ),
+                )
+
+
+def test_the_forking_notebook_shows_its_claim():
+    assert ('02_forking_tokens', 'forking_enough') in [found[:2] for found in shown_claims()]
+
+
+def test_a_claim_that_a_notebook_shows_is_the_present_one():
+    import html
+    from rl4llm.atlas.claims import claim_named, claim_verdict
+
+    for notebook, name, shown in shown_claims():
+        claim = claim_named(name)
+        assert (
+            html.escape(claim.statement) in shown
+            and f'Verdict: <b>{claim_verdict(claim)}</b>' in shown
+        ), f'{notebook}: execute it anew, the verdict on {name} has changed'

@@ -1,21 +1,45 @@
 """The command line: it teaches, it works, and it answers mistakes in one sentence."""
+
 import copy
 import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-COMMANDS = ('demo', 'train', 'compare', 'pretrain', 'study', 'tryout', 'probes', 'recipes', 'atlas', 'doctor')
+COMMANDS = (
+    'demo',
+    'train',
+    'compare',
+    'pretrain',
+    'study',
+    'tryout',
+    'probes',
+    'recipes',
+    'atlas',
+    'doctor',
+)
 
 
 def rl4llm(*args, cwd=None, **env):
     code = 'import sys; from rl4llm.app.cli import main; sys.exit(main(sys.argv[1:]))'
-    return subprocess.run([sys.executable, '-c', code, *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=300,
-                          env={**os.environ, 'OMP_NUM_THREADS': '1', 'COLUMNS': '160', 'NO_COLOR': '1', 'TERM': 'dumb', **env})
+    return subprocess.run(
+        [sys.executable, '-c', code, *map(str, args)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={
+            **os.environ,
+            'OMP_NUM_THREADS': '1',
+            'COLUMNS': '160',
+            'NO_COLOR': '1',
+            'TERM': 'dumb',
+            **env,
+        },
+    )
 
 
 def test_help_lists_every_command_and_each_explains_itself():
@@ -23,41 +47,92 @@ def test_help_lists_every_command_and_each_explains_itself():
     assert all(c in out for c in COMMANDS)
     from typer.testing import CliRunner
     from rl4llm.app.cli import app
+
     for command in COMMANDS:
         done = CliRunner().invoke(app, [command, '--help'])
         assert done.exit_code == 0 and len(done.output.split()) > 20, command
 
 
 def test_help_is_quick():
-    loaded = subprocess.run([sys.executable, '-c', "import sys, rl4llm.app.cli; print('torch' in sys.modules)"], capture_output=True, text=True).stdout
+    loaded = subprocess.run(
+        [sys.executable, '-c', "import sys, rl4llm.app.cli; print('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+    ).stdout
     assert loaded.strip() == 'False'
 
 
 def test_train_then_compare(tmp_path, tiny_folder):
-    common = ['--task', 'countdown/easy', '--model', tiny_folder, '--steps', 2, '--problems', 2, '--samples', 4, '--set', 'prompts=2', '--set', 'group=4', '--set', 'lr=2e-4']
+    common = [
+        '--task',
+        'countdown/easy',
+        '--model',
+        tiny_folder,
+        '--steps',
+        2,
+        '--problems',
+        2,
+        '--samples',
+        4,
+        '--set',
+        'prompts=2',
+        '--set',
+        'group=4',
+        '--set',
+        'lr=2e-4',
+    ]
     for name in ('reinforce', 'grpo'):
         done = rl4llm('train', name, *common, '--out', tmp_path / 'runs' / name, '--seed', 5)
         assert done.returncode == 0 and 'pass@1' in done.stdout, done.stderr
     config = json.loads((tmp_path / 'runs/grpo/run.json').read_text())
-    assert config['seed'] == 5 and config['recipe']['lr'] == 2e-4 and config['recipe']['group'] == 4 and config['status'] == 'finished'
+    assert (
+        config['seed'] == 5
+        and config['recipe']['lr'] == 2e-4
+        and config['recipe']['group'] == 4
+        and config['status'] == 'finished'
+    )
     done = rl4llm('compare', tmp_path / 'runs', '--out', tmp_path / 'curves.png')
-    assert done.returncode == 0 and 'grpo' in done.stdout and 'no verdict' in done.stdout, done.stderr
+    assert done.returncode == 0 and 'grpo' in done.stdout and 'no verdict' in done.stdout, (
+        done.stderr
+    )
     assert (tmp_path / 'curves.png').stat().st_size > 1000
     again = rl4llm('train', 'grpo', *common, '--out', tmp_path / 'runs/grpo', '--seed', 5)
     assert again.returncode == 0 and '2 steps' in again.stdout
 
 
-@pytest.mark.parametrize('args, words', [
-    (('train', 'grop'), 'did you mean grpo'), (('train', 'grpo', '--set', 'lr'), 'is not key=value'), (('train', 'grpo', '--set', 'epoch=3'), 'did you mean epochs'),
-    (('train', 'grpo', '--set', 'lr=['), "cannot read '['"), (('probes', 'check', 'positiv'), "did you mean 'positive'"), (('probes', 'renew', 'grpo'), 'leave the names out'),
-    (('claims', 'show', 'psr'), 'psr_narrows'), (('recipes', 'grop'), 'did you mean grpo'), (('train', 'grpo', '--set', 'group=0'), 'wanted a whole number'), (('train', 'grpo', '--task', 'countdwn'), 'countdown'), (('train', 'grpo', '--task', 'countdown/hrd'), 'hard'),
-    (('train', 'grpo', '--model', 'no/such/model'), "no model 'no/such/model'"), (('compare', 'no/such'), 'no run below'), (('study', 'nonsense'), 'no study is called'), (('pretrain', 'big'), 'tiny-v1')])
+@pytest.mark.parametrize(
+    'args, words',
+    [
+        (('train', 'grop'), 'did you mean grpo'),
+        (('train', 'grpo', '--set', 'lr'), 'is not key=value'),
+        (('train', 'grpo', '--set', 'epoch=3'), 'did you mean epochs'),
+        (('train', 'grpo', '--set', 'lr=['), "cannot read '['"),
+        (('probes', 'check', 'positiv'), "did you mean 'positive'"),
+        (('probes', 'renew', 'grpo'), 'leave the names out'),
+        (('claims', 'show', 'psr'), 'psr_narrows'),
+        (('recipes', 'grop'), 'did you mean grpo'),
+        (('train', 'grpo', '--set', 'group=0'), 'wanted a whole number'),
+        (('train', 'grpo', '--task', 'countdwn'), 'countdown'),
+        (('train', 'grpo', '--task', 'countdown/hrd'), 'hard'),
+        (('train', 'grpo', '--model', 'no/such/model'), "no model 'no/such/model'"),
+        (('compare', 'no/such'), 'no run below'),
+        (('study', 'nonsense'), 'no study is called'),
+        (('pretrain', 'big'), 'tiny-v1'),
+    ],
+)
 def test_mistakes_get_one_sentence(args, words, tmp_path, monkeypatch, capsys):
     from rl4llm.app.cli import main
+
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop: main(list(args))
+    with pytest.raises(SystemExit) as stop:
+        main(list(args))
     said = capsys.readouterr().err
-    assert stop.value.code == 2 and words in said and 'Traceback' not in said and len(said.strip().splitlines()[-1]) < 600
+    assert (
+        stop.value.code == 2
+        and words in said
+        and 'Traceback' not in said
+        and len(said.strip().splitlines()[-1]) < 600
+    )
 
 
 def test_a_typo_in_the_settings_is_named(tmp_path):
@@ -73,24 +148,48 @@ def test_debug_shows_the_traceback(tmp_path):
 def test_recipes_are_listed_and_shown():
     assert 'weighted_reinforce' in rl4llm('recipes').stdout
     shown = rl4llm('recipes', 'grpo').stdout
-    assert 'ppo_clip' in shown and 'rl4llm/objectives/surrogates.py' in shown and 'nbs/objectives/00_surrogates.ipynb' in shown
+    assert (
+        'ppo_clip' in shown
+        and 'rl4llm/objectives/surrogates.py' in shown
+        and 'nbs/objectives/00_surrogates.ipynb' in shown
+    )
     assert 'nbs/advantages/01_group_relative.ipynb' in shown
 
 
 def test_a_recipe_page_says_where_all_of_it_is():
     "Paper by name, formula lines, file, notebook, full-scale file, tryout with the placebo."
     shown = rl4llm('recipes', 'gui_g1').stdout
-    for words in ('Zhou et al. 2025, GUI-G1', 'Reward minus group mean, times 1 - success rate', 'nbs/advantages/13_difficulty_weights.ipynb',
-                  'rl4llm/assets/scale/gui_g1.yaml', 'one seed', 'over its placebo gui_g1_shuffled'): assert words in shown, words
+    for words in (
+        'Zhou et al. 2025, GUI-G1',
+        'Reward minus group mean, times 1 - success rate',
+        'nbs/advantages/13_difficulty_weights.ipynb',
+        'rl4llm/assets/scale/gui_g1.yaml',
+        'one seed',
+        'over its placebo gui_g1_shuffled',
+    ):
+        assert words in shown, words
 
 
 BARE = re.compile(r'\b(?:paper|seed) \d{1,3}\b')
 
 
-@pytest.mark.parametrize('args', [['recipes', 'univg'], ['recipes', 'spurious'], ['atlas'], ['atlas', '--family', 'rewards'], ['claims', 'list'], ['claims', 'table'], ['claims', 'show', 'psr_narrows'], ['recipes']])
+@pytest.mark.parametrize(
+    'args',
+    [
+        ['recipes', 'univg'],
+        ['recipes', 'spurious'],
+        ['atlas'],
+        ['atlas', '--family', 'rewards'],
+        ['claims', 'list'],
+        ['claims', 'table'],
+        ['claims', 'show', 'psr_narrows'],
+        ['recipes'],
+    ],
+)
 def test_no_output_cites_a_paper_by_its_number_alone(args):
     from typer.testing import CliRunner
     from rl4llm.app.cli import app
+
     done = CliRunner().invoke(app, args)
     assert done.exit_code == 0 and not BARE.search(done.output), BARE.search(done.output)
 
@@ -99,45 +198,74 @@ def test_the_atlas_opens_with_a_summary_and_what_is_built():
     from typer.testing import CliRunner
     from rl4llm.app.cli import app
     from rl4llm.atlas.catalogue import table
+
     lines = CliRunner().invoke(app, ['atlas']).output.splitlines()
     counts = table()['status'].str.split(':').str[0].value_counts()
-    assert all(f'{n} {status}' in lines[0] for status, n in counts.items()) and lines[2].strip().startswith('built: ')
-    assert sum(line.startswith('    built') for line in lines) == counts['built'] and not any('not built yet' in line for line in lines[1:-1])
+    assert all(f'{n} {status}' in lines[0] for status, n in counts.items()) and lines[
+        2
+    ].strip().startswith('built: ')
+    assert sum(line.startswith('    built') for line in lines) == counts['built'] and not any(
+        'not built yet' in line for line in lines[1:-1]
+    )
     assert 'partly built' in CliRunner().invoke(app, ['atlas', '--status', 'partly built']).output
 
 
 def test_one_tryout_is_shown_alone():
     from typer.testing import CliRunner
     from rl4llm.app.cli import app
+
     shown = CliRunner().invoke(app, ['tryout', 'rloo', '--show']).output
-    assert 'not that its idea helps' in shown and [line.split()[0] for line in shown.splitlines()[-1:]] == ['rloo'] and 'grpo' not in shown
+    assert (
+        'not that its idea helps' in shown
+        and [line.split()[0] for line in shown.splitlines()[-1:]] == ['rloo']
+        and 'grpo' not in shown
+    )
 
 
-@pytest.mark.parametrize('wrong, args', [('epoch', ['train', 'grpo', '--set', 'epoch=3']), ('zzz', ['train', 'grpo', '--set', 'zzz=3']), ('xyzzy', ['train', 'xyzzy'])])
+@pytest.mark.parametrize(
+    'wrong, args',
+    [
+        ('epoch', ['train', 'grpo', '--set', 'epoch=3']),
+        ('zzz', ['train', 'grpo', '--set', 'zzz=3']),
+        ('xyzzy', ['train', 'xyzzy']),
+    ],
+)
 def test_three_nearest_names(wrong, args, capsys):
     from rl4llm.app.cli import main
-    with pytest.raises(SystemExit): main(args)
+
+    with pytest.raises(SystemExit):
+        main(args)
     assert capsys.readouterr().err.split('did you mean ')[1].count(',') == 2
 
 
 def test_an_unknown_attribute_names_the_three_nearest():
     import rl4llm.advantages
+
     for package, wrong in ((rl4llm, 'recip'), (rl4llm, 'xyzzy'), (rl4llm.advantages, 'leave_one')):
-        with pytest.raises(AttributeError) as told: getattr(package, wrong)
+        with pytest.raises(AttributeError) as told:
+            getattr(package, wrong)
         assert str(told.value).split('Did you mean ')[1].count(',') == 2
 
 
 def test_a_star_import_brings_the_short_list_and_the_package_says_what_it_is():
     import rl4llm
+
     brought = {}
     exec('from rl4llm import *', brought)
-    assert set(rl4llm.PUBLIC) <= set(brought) and len(rl4llm.PUBLIC) >= 40 and 'language models' in rl4llm.__doc__
+    assert (
+        set(rl4llm.PUBLIC) <= set(brought)
+        and len(rl4llm.PUBLIC) >= 40
+        and 'language models' in rl4llm.__doc__
+    )
 
 
 def test_a_part_of_ones_own_has_no_notebook():
     from rl4llm.app.cli import recipe_page
     from rl4llm.core.registry import recipe
-    def halved(rewards, group): return rewards / 2
+
+    def halved(rewards, group):
+        return rewards / 2
+
     page = recipe_page(recipe('grpo', advantage=halved))
     assert 'halved' in page and 'test_cli.py' in page and 'no notebook' in page
 
@@ -147,6 +275,7 @@ def test_probes_say_what_changed(monkeypatch, tmp_path):
     from typer.testing import CliRunner
     from rl4llm.app.cli import app
     from rl4llm.core.storage import read_json, readable_json
+
     stored = {name: copy.deepcopy(module.stored_probes()[name]) for name in ('positive', 'grpo')}
     stored['grpo']['steps'][0]['grad_norm'] *= 2
     (tmp_path / 'probes.json').write_text(readable_json(stored))
@@ -182,43 +311,73 @@ def test_the_demo_runs_dry_under_every_preset(tmp_path, preset):
 
 # -- the demo's page
 
+
 @pytest.fixture(scope='module')
 def five_seeds():
     from rl4llm.studies.comparison import compare
     from rl4llm.studies.study import load_study, study_runs
+
     runs = study_runs(load_study('negative_reinforcement'), 'on-policy', level='hard')
-    return runs, compare(runs, ks=(1, 256)), compare([run for run in runs if run.seed == 0], ks=(1, 256))
+    return (
+        runs,
+        compare(runs, ks=(1, 256)),
+        compare([run for run in runs if run.seed == 0], ks=(1, 256)),
+    )
 
 
 def test_the_first_screen_of_the_demo_says_two_numbers_for_each_method(five_seeds):
     from rl4llm.app.demonstration import PAGE, gain_and_price, in_one_sentence, small_table
+
     _, comparison, one_seed = five_seeds
     made = gain_and_price(comparison)
     for k in (1, 256):
         for method in ('grpo', 'positive'):
             change = comparison.estimate(method, 'base', ks=[k])
             row = made.loc[method, k]
-            assert row['value'] == pytest.approx(comparison.estimate(method, ks=[k]).mean[0]) and row['change'] == pytest.approx(change.mean[0]) and row['low'] == change.low[0]
+            assert (
+                row['value'] == pytest.approx(comparison.estimate(method, ks=[k]).mean[0])
+                and row['change'] == pytest.approx(change.mean[0])
+                and row['low'] == change.low[0]
+            )
     said = in_one_sentence(comparison)
-    assert f"{made.loc['base', (256, 'value')]:.0%} before" in said and 'one try' in said and '256 tries' in said and len(said) < 160
+    assert (
+        f"{made.loc['base', (256, 'value')]:.0%} before" in said
+        and 'one try' in said
+        and '256 tries' in said
+        and len(said) < 160
+    )
     table = small_table(one_seed)
-    assert 'no verdict' not in table and table.count('<tr') == 6 and all(len(cell) < 18 for cell in re.findall(r'<td>(.*?)</td>', table))
-    top = PAGE[:PAGE.index('<details>')]
-    assert 'white-space:nowrap' in top and top.index('{{ sentence }}') < top.index('{{ picture }}{{ table }}') < top.index('One seed is no verdict')
+    assert (
+        'no verdict' not in table
+        and table.count('<tr') == 6
+        and all(len(cell) < 18 for cell in re.findall(r'<td>(.*?)</td>', table))
+    )
+    top = PAGE[: PAGE.index('<details>')]
+    assert 'white-space:nowrap' in top and top.index('{{ sentence }}') < top.index(
+        '{{ picture }}{{ table }}'
+    ) < top.index('One seed is no verdict')
 
 
 def test_one_seed_is_said_once(five_seeds):
     from rl4llm.app.demonstration import PAGE, page_parts
+
     parts = page_parts(five_seeds[2])
-    assert PAGE.count('One seed is no verdict') == 1 and not any('no verdict' in part for part in parts.values())
+    assert PAGE.count('One seed is no verdict') == 1 and not any(
+        'no verdict' in part for part in parts.values()
+    )
 
 
 def test_the_picture_of_gain_and_price_names_what_it_shows(five_seeds):
     import matplotlib.pyplot as plt
     from rl4llm.app.demonstration import plot_gain_and_price
+
     figure = plot_gain_and_price(five_seeds[1])
     left, right = figure.axes
-    assert 'one try' in left.get_xlabel() and '256 tries' in right.get_xlabel() and [t.get_text() for t in left.get_yticklabels()][0] == 'base'
+    assert (
+        'one try' in left.get_xlabel()
+        and '256 tries' in right.get_xlabel()
+        and [t.get_text() for t in left.get_yticklabels()][0] == 'base'
+    )
     figure.canvas.draw()
     for ax in figure.axes:
         boxes = [t.get_window_extent() for t in ax.get_xticklabels() if t.get_text()]
@@ -229,9 +388,11 @@ def test_the_picture_of_gain_and_price_names_what_it_shows(five_seeds):
 def test_ticks_of_k_do_not_touch():
     import matplotlib.pyplot as plt
     from rl4llm.analysis.plots import plot_pass_at_k
+
     ks = [2**i for i in range(9)]
     figure, axes = plt.subplots(1, 2, figsize=(8, 3))
-    for ax in axes: plot_pass_at_k({'base': [k/256 for k in ks]}, ks, ax=ax)
+    for ax in axes:
+        plot_pass_at_k({'base': [k / 256 for k in ks]}, ks, ax=ax)
     figure.canvas.draw()
     boxes = [t.get_window_extent() for t in axes[0].get_xticklabels() if t.get_text()]
     assert len(boxes) >= 4 and not any(a.overlaps(b) for a, b in zip(boxes, boxes[1:]))

@@ -1,8 +1,8 @@
 """Whatever shows itself as HTML shows names as text: a model, task or recipe may be called anything, also `<script>`.
 A class that learns to show itself (`_repr_html_`) must be added to `shown`, or this fails."""
+
 import dataclasses, importlib, inspect
 from functools import cache
-import numpy as np
 import pytest, torch
 from rl4llm.core.lazy import names_by_module
 from rl4llm.core.registry import recipe
@@ -17,66 +17,123 @@ def world():
     from rl4llm.tasks import task_from
     from rl4llm.training.callbacks import Evaluate
     from rl4llm.training.loop import train
+
     policy = Policy.load('tiny')
     policy.name = EVIL
-    mine = task_from([{'question': f'{a} + {b} ?', 'answer': a + b} for a in range(9) for b in range(9)], name=EVIL)
+    mine = task_from(
+        [{'question': f'{a} + {b} ?', 'answer': a + b} for a in range(9) for b in range(9)],
+        name=EVIL,
+    )
     made = dataclasses.replace(recipe('grpo', prompts=2, group=4), name=EVIL, summary=EVIL)
     run = train(policy, mine, made, steps=1, callbacks=[Evaluate(mine.parts['test'], samples=2)])
     rollouts = policy.sample(mine.sample(2, seed=0), 4, seed=0)
     rewards = torch.arange(8) % 2 * 1.0
-    return policy, mine, made, run, dataclasses.replace(rollouts, rewards=rewards, texts=(EVIL,) * 8)
+    return (
+        policy,
+        mine,
+        made,
+        run,
+        dataclasses.replace(rollouts, rewards=rewards, texts=(EVIL,) * 8),
+    )
 
 
 def shown():
     "Class name -> a function that makes an object of it with bad names."
     policy, mine, made, run, rollouts = world()
+
     def report():
         from rl4llm.analysis.page import report
+
         return report(policy, policy, mine, items=mine.parts['test'][:2], samples=2)
+
     def replayed():
         from rl4llm.analysis.traces import replay
+
         return dataclasses.replace(replay(rollouts), recipe=made)
+
     def check():
         from rl4llm.oracle.estimators import GradientCheck
+
         return GradientCheck(EVIL, torch.ones(1, 2), torch.ones(1, 2), torch.ones(1, 2), 2, True)
+
     def tree():
         from rl4llm.oracle.tabular import TokenTree
+
         return TokenTree(2, 2)
+
     def claim():
         from rl4llm.atlas.claims import Claim
+
         return Claim(name=EVIL, paper=1, statement=EVIL, differs=EVIL, waits=EVIL)
+
     def full_scale():
         from rl4llm.scaling.config_files import load_config
+
         return dataclasses.replace(load_config('grpo'), name=EVIL)
+
     def dashboard():
         from rl4llm.widgets.dashboard import Dashboard
+
         board = Dashboard()
         board.run, board.status = run, EVIL
         return board
+
     def panel():
         from rl4llm.widgets.panels import Panel
+
         return Panel(lambda: '', {}, title=EVIL)
+
     def table():
         from rl4llm.core.method_map import RecipeTable
+
         return RecipeTable({EVIL: [EVIL]}, index=[EVIL])
+
     def comparison():
         from rl4llm.studies.comparison import compare
+
         return compare([run])
+
     def tryouts():
         from rl4llm.studies.tryouts import tryout_table
+
         found = tryout_table()
         return type(found)(found.rename(index={found.index[0]: EVIL}))
+
     def frontier():
         from rl4llm.studies.frontiers import FrontierVerdict
+
         return FrontierVerdict('frontier')
+
     def reply():
         from rl4llm.course.exercises import Reply
+
         return Reply(False, EVIL)
+
     def settings():
         from rl4llm.core.settings_file import settings
+
         return dataclasses.replace(settings(), runs=type(settings().runs)(EVIL))
-    return dict(Report=report, Replay=replayed, GradientCheck=check, TokenTree=tree, Claim=claim, FullScale=full_scale, Dashboard=dashboard, Panel=panel, RecipeTable=table, TryoutTable=tryouts, FrontierVerdict=frontier, Reply=reply, Comparison=comparison, Settings=settings,
-                Recipe=lambda: made, Rollouts=lambda: rollouts, Run=lambda: run, Evaluation=lambda: run.final)
+
+    return dict(
+        Report=report,
+        Replay=replayed,
+        GradientCheck=check,
+        TokenTree=tree,
+        Claim=claim,
+        FullScale=full_scale,
+        Dashboard=dashboard,
+        Panel=panel,
+        RecipeTable=table,
+        TryoutTable=tryouts,
+        FrontierVerdict=frontier,
+        Reply=reply,
+        Comparison=comparison,
+        Settings=settings,
+        Recipe=lambda: made,
+        Rollouts=lambda: rollouts,
+        Run=lambda: run,
+        Evaluation=lambda: run.final,
+    )
 
 
 def classes():
@@ -85,11 +142,12 @@ def classes():
     for module, names in names_by_module().items():
         for name in names:
             x = getattr(importlib.import_module(module), name)
-            if inspect.isclass(x) and x.__module__ == module and '_repr_html_' in vars(x): found.add(name)
+            if inspect.isclass(x) and x.__module__ == module and '_repr_html_' in vars(x):
+                found.add(name)
     return sorted(found)
 
 
-NAMELESS = ('TokenTree', 'Replay', 'FrontierVerdict')                 # show no name that a user gives
+NAMELESS = ('TokenTree', 'Replay', 'FrontierVerdict')  # show no name that a user gives
 
 
 @pytest.mark.parametrize('name', classes())
@@ -105,8 +163,10 @@ def test_pages_and_widgets_show_names_as_text():
     from rl4llm.widgets.rollout_microscope import group_html, groups_html
     import pandas as pd
     from tempfile import TemporaryDirectory
+
     made = shown()
-    with TemporaryDirectory() as folder: pages = [save_report(made['Report'](), f'{folder}/report.html').read_text()]
+    with TemporaryDirectory() as folder:
+        pages = [save_report(made['Report'](), f'{folder}/report.html').read_text()]
     pages.append(readable_html(pd.DataFrame({EVIL: [EVIL]}, index=[EVIL])))
     pages += [group_html(made['Replay'](), 0), groups_html(made['Replay']())]
     assert not any('<script' in page for page in pages)

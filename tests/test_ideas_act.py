@@ -5,6 +5,7 @@ batch that is used once, a filter that is never crossed, a reset that never come
 trained beside its parent, at its own settings of all that makes the method (sizes are small), and
 so is each of several changes that it makes beside the same recipe without that change.
 """
+
 from functools import cache
 import pytest, torch
 from rl4llm.core.policy import Policy
@@ -14,7 +15,7 @@ from rl4llm.tasks import task
 from rl4llm.training.loop import start, train_step
 
 STEPS = 2
-DIFFERENT = 1e-5            # of the way that the weights have come; rounding makes some 1e-6
+DIFFERENT = 1e-5  # of the way that the weights have come; rounding makes some 1e-6
 
 # What acts later than in the second step: at which step, and why.
 LATER = {
@@ -25,8 +26,16 @@ LATER = {
     'rlfr_shuffled': (7, "as rlfr, whose scores it shuffles"),
     'off_policy_mask': (6, "samples are as old as they get after four steps"),
     'grpo_adaptive_kl': (4, "the coefficient is steered for the first time after the first step"),
-    **dict.fromkeys(('dph_forward_kl', 'dph_forward_kl.sampler', 'dph_forward_kl.objective', 'dph_js', 'dph_alpha'),
-                    (3, "a problem has to turn up of which six of eight tries are right")),
+    **dict.fromkeys(
+        (
+            'dph_forward_kl',
+            'dph_forward_kl.sampler',
+            'dph_forward_kl.objective',
+            'dph_js',
+            'dph_alpha',
+        ),
+        (3, "a problem has to turn up of which six of eight tries are right"),
+    ),
     'dapo.select': (5, "the batch must hold a group of equal rewards"),
     'prorl.select': (6, "the batch must hold a group of equal rewards"),
     't1.reference': (12, "the reference follows by a hundredth of the way a step"),
@@ -40,37 +49,56 @@ OWN_SIZE = {'grpo_clip_higher.objective': 4, 'grpo_dual_clip.objective': 1, 'pro
 
 # What is its parent at its own settings, here or for longer than a test can wait: why, and the settings of both in
 # which it is not.
-CLIP = "a batch is used for one update, where all ratios are 1: the clip is for those who give it more"
+CLIP = (
+    "a batch is used for one update, where all ratios are 1: the clip is for those who give it more"
+)
 SEVERAL = dict(minibatch=64)
 SOON = dict(reference=use('reset_reference', every=2))
 SAME = {
-    'gspo_token': ("an advantage that all tokens of a row share gives GSPO's gradient, by construction of the paper",
-                   dict(advantage='hicra'), dict(advantage='hicra')),
-    'stable_reinforce': ("its filter acts where fewer than a tenth of the tokens are of right answers",
-                         dict(level='hard'), dict(level='hard')),
+    'gspo_token': (
+        "an advantage that all tokens of a row share gives GSPO's gradient, by construction of the paper",
+        dict(advantage='hicra'),
+        dict(advantage='hicra'),
+    ),
+    'stable_reinforce': (
+        "its filter acts where fewer than a tenth of the tokens are of right answers",
+        dict(level='hard'),
+        dict(level='hard'),
+    ),
     'grpo_tied_reset': ("the reference is reset after fifty steps; the tryout is longer", SOON, {}),
     'prorl.reference': ("the reference is reset after twenty steps", SOON, {}),
     'grpo.objective': (CLIP, SEVERAL, SEVERAL),
     'reinforce_pp.objective': (CLIP, SEVERAL, SEVERAL),
     'weighted_reinforce.objective': (CLIP, SEVERAL, SEVERAL),
-    'dapo.advantage': ("the embedded model's responses are shorter than the limit from which they pay",
-                       dict(advantage=use('grpo_overlong', max_length=14, buffer=4)), {}),
-    'stable_reinforce_preclip.objective': ("only accidents reach its limits of a thousandth and a thousand",
-                                           dict(objective=use('ppo_preclip', floor=0.98, ceiling=1.02)), {}),
+    'dapo.advantage': (
+        "the embedded model's responses are shorter than the limit from which they pay",
+        dict(advantage=use('grpo_overlong', max_length=14, buffer=4)),
+        {},
+    ),
+    'stable_reinforce_preclip.objective': (
+        "only accidents reach its limits of a thousandth and a thousand",
+        dict(objective=use('ppo_preclip', floor=0.98, ceiling=1.02)),
+        {},
+    ),
 }
 
 
 @cache
-def base(): return Policy.load('tiny', fast=True, bf16=False, graphs=False)
+def base():
+    return Policy.load('tiny', fast=True, bf16=False, graphs=False)
 
 
-def weights_of(policy): return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
+def weights_of(policy):
+    return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
 
 
 class Weights:
     "A run that goes on as far as it is asked for, and the weights after each step."
+
     def __init__(self, made, level):
-        self.state = start(base().clone(), task('countdown', level=level), made, steps=99, seed=5, path=None)
+        self.state = start(
+            base().clone(), task('countdown', level=level), made, steps=99, seed=5, path=None
+        )
         self.after = [weights_of(base())]
         self.informative = []
 
@@ -90,14 +118,17 @@ RUNS = {}
 def run_of(made, level):
     "The run of a recipe; recipes that differ in name alone share one."
     key = (level, *(str(getattr(made, field)) for field in STAGE_FIELDS + LOOP_FIELDS))
-    if key not in RUNS: RUNS[key] = Weights(made, level)
+    if key not in RUNS:
+        RUNS[key] = Weights(made, level)
     return RUNS[key]
 
 
 def made_small(made):
     "The recipe with 32 rows a step, in wide groups if it is about those; four mini-batches if it has several."
     group = 16 if made.group > 16 else 8
-    return made.but(prompts=32 // group, group=group, minibatch=8 if made.minibatch else None, micro=None)
+    return made.but(
+        prompts=32 // group, group=group, minibatch=8 if made.minibatch else None, micro=None
+    )
 
 
 def made_tiny(made):
@@ -109,7 +140,9 @@ def distance(mine, other, steps, *, level='easy', resize=made_small):
     "How far the weights are apart, as a share of the way that they have come."
     runs = [run_of(resize(made), level) for made in (mine, other)]
     a, b = (run.at(steps) for run in runs)
-    assert all(any(run.informative[:steps]) for run in runs), "no group has both rewards: nothing could differ"
+    assert all(any(run.informative[:steps]) for run in runs), (
+        "no group has both rewards: nothing could differ"
+    )
     come = max(float((x - runs[0].after[0]).norm()) for x in (a, b))
     return float((a - b).norm()) / come if come else 0.0
 
@@ -131,17 +164,26 @@ def distance_there(key, mine, other):
 
 def assert_acts(key, mine, other):
     if key in SAME:
-        assert distance(mine, other, STEPS) < DIFFERENT, f"{key} differs by now: take it out of the table"
-        assert distance_there(key, mine, other) > DIFFERENT, f"{key} is its parent even where it should not be"
+        assert distance(mine, other, STEPS) < DIFFERENT, (
+            f"{key} differs by now: take it out of the table"
+        )
+        assert distance_there(key, mine, other) > DIFFERENT, (
+            f"{key} is its parent even where it should not be"
+        )
         return
     steps, _ = LATER.get(key, (STEPS, ''))
     resize = made_tiny if steps > 10 else made_small
-    if key in OWN_SIZE: steps, resize = OWN_SIZE[key], lambda made: made
-    assert distance(mine, other, steps, resize=resize) > DIFFERENT, f"after {steps} steps {key} is what it would be without"
+    if key in OWN_SIZE:
+        steps, resize = OWN_SIZE[key], lambda made: made
+    assert distance(mine, other, steps, resize=resize) > DIFFERENT, (
+        f"after {steps} steps {key} is what it would be without"
+    )
 
 
 load_stages()
-OURS = sorted(name for name, spec in RECIPES.items() if spec.module.startswith('rl4llm') and spec.parent)
+OURS = sorted(
+    name for name, spec in RECIPES.items() if spec.module.startswith('rl4llm') and spec.parent
+)
 
 
 @pytest.mark.parametrize('name', OURS)
@@ -156,7 +198,8 @@ def changes():
         made = recipe(name)
         fields = made.diff()
         for field in fields:
-            if len(fields) > 1 and field not in ('prompts', 'lr', 'micro'): yield f'{name}.{field}'
+            if len(fields) > 1 and field not in ('prompts', 'lr', 'micro'):
+                yield f'{name}.{field}'
 
 
 @pytest.mark.parametrize('key', list(changes()))
@@ -169,10 +212,13 @@ def test_each_change_of_a_recipe_acts(key):
 def test_the_tables_name_what_there_is():
     known = {*OURS, *changes()}
     assert {*LATER, *SAME, *OWN_SIZE} <= known, {*LATER, *SAME, *OWN_SIZE} - known
-    assert all(len(reason) > 20 for reason, *_ in SAME.values()) and all(len(reason) > 10 for _, reason in LATER.values())
+    assert all(len(reason) > 20 for reason, *_ in SAME.values()) and all(
+        len(reason) > 10 for _, reason in LATER.values()
+    )
 
 
 def test_a_dead_idea_is_noticed():
     dead = recipe('grpo', objective=use('ppo_clip', high=0.28))
     assert distance(dead, recipe('grpo'), STEPS) == 0
-    with pytest.raises(AssertionError, match='is what it would be without'): assert_acts('dead', dead, recipe('grpo'))
+    with pytest.raises(AssertionError, match='is what it would be without'):
+        assert_acts('dead', dead, recipe('grpo'))

@@ -1,5 +1,6 @@
 """The checks by hand pass on the real code; the engine that plants faults does what it says; and a
 sample of the faults is noticed (all of them: `make mutants`)."""
+
 import ast, importlib, json, os, subprocess, sys
 import pytest
 import checks_by_hand
@@ -44,7 +45,8 @@ def plot_it(ax): return ax.plot(1 + 1)
 
 
 @pytest.mark.parametrize('check', checks_by_hand.CHECKS, ids=lambda f: f.__name__)
-def test_the_real_code_passes(check): check()
+def test_the_real_code_passes(check):
+    check()
 
 
 @pytest.fixture
@@ -59,28 +61,43 @@ def toy(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     user = importlib.import_module('toypackage.user')
     yield user
-    for name in [n for n in sys.modules if n.startswith('toypackage')]: del sys.modules[name]
+    for name in [n for n in sys.modules if n.startswith('toypackage')]:
+        del sys.modules[name]
 
 
-def sites(): return {s.name: s for s in faults.sites_in('own')}
+def sites():
+    return {s.name: s for s in faults.sites_in('own')}
 
 
 def after(name, work):
     "What `work()` returns in a process where one fault is planted."
     site = sites()[name]
+
     def planted():
         faults.plant(site)
         return work()
+
     return mutants.forked(planted, 60)
 
 
 def test_every_kind_of_fault_is_found(toy):
     assert {s.kind for s in sites().values()} >= {
-        'constant', 'factor', 'operator', 'sign', 'minus before', 'without clip', 'min -> max'}
+        'constant',
+        'factor',
+        'operator',
+        'sign',
+        'minus before',
+        'without clip',
+        'min -> max',
+    }
     assert set(sites()) >= {
-        'spread: low=[0.5 -> 1.0]', 'spread: high=[1.5 -> 3.0]',
-        'spread: return kept * [2.0 -> 4.0]', 'slow: return n [+ -> -] 1',
-        'Pair.total: return self.a [+ -> -] 1', 'LIMIT: LIMIT = [2.0 -> 4.0]'}
+        'spread: low=[0.5 -> 1.0]',
+        'spread: high=[1.5 -> 3.0]',
+        'spread: return kept * [2.0 -> 4.0]',
+        'slow: return n [+ -> -] 1',
+        'Pair.total: return self.a [+ -> -] 1',
+        'LIMIT: LIMIT = [2.0 -> 4.0]',
+    }
 
 
 def test_errors_guards_texts_and_pictures_are_left_alone(toy):
@@ -88,34 +105,59 @@ def test_errors_guards_texts_and_pictures_are_left_alone(toy):
         assert 'plot_it' not in name and 'wanted' not in name and 'low > high' not in name, name
 
 
-@pytest.mark.parametrize('text, wanted', [
-    ('a > b', ['a >= b']), ('a <= b < c', ['a < b < c', 'a <= b <= c']), ('a == b', ['a != b']),
-    ('-a', ['a']), ('a - b', ['a + b']), ('a * b', ['a / b', 'a', '-(a * b)']),
-    ('a / b', ['a', '-(a / b)']), ('~a', ['a']), ('not a', ['a']), ('a and b', ['a or b']),
-    ('True', ['False']), ('3', ['4']), ('0.5', ['1.0']), ('1e-06', ['1.000001']), ('x.sum()', []),
-    ('x.clamp(min=a)', ['x']), ('torch.clamp(x, a, b)', ['x']), ('x.detach()', ['x']),
-    ('x.mean(d)', ['x.sum(d)']), ('max(a, b)', ['min(a, b)']), ('f(a, b)', ['f(b, a)']),
-    ('where(m, a, b)', ['where(m, b, a)']), ('f(a, 0)', []), ('minimum(a, b)', ['maximum(a, b)']),
-    ("'a' + b", []), ("f'{a + b}'", [])])
+@pytest.mark.parametrize(
+    'text, wanted',
+    [
+        ('a > b', ['a >= b']),
+        ('a <= b < c', ['a < b < c', 'a <= b <= c']),
+        ('a == b', ['a != b']),
+        ('-a', ['a']),
+        ('a - b', ['a + b']),
+        ('a * b', ['a / b', 'a', '-(a * b)']),
+        ('a / b', ['a', '-(a / b)']),
+        ('~a', ['a']),
+        ('not a', ['a']),
+        ('a and b', ['a or b']),
+        ('True', ['False']),
+        ('3', ['4']),
+        ('0.5', ['1.0']),
+        ('1e-06', ['1.000001']),
+        ('x.sum()', []),
+        ('x.clamp(min=a)', ['x']),
+        ('torch.clamp(x, a, b)', ['x']),
+        ('x.detach()', ['x']),
+        ('x.mean(d)', ['x.sum(d)']),
+        ('max(a, b)', ['min(a, b)']),
+        ('f(a, b)', ['f(b, a)']),
+        ('where(m, a, b)', ['where(m, b, a)']),
+        ('f(a, 0)', []),
+        ('minimum(a, b)', ['maximum(a, b)']),
+        ("'a' + b", []),
+        ("f'{a + b}'", []),
+    ],
+)
 def test_faults_of_an_expression(text, wanted):
     node = ast.parse(text, mode='eval').body
     found = faults.FAULTS_OF.get(type(node), faults.no_faults)(node, None)
     assert [ast.unparse(ast.fix_missing_locations(new)) for _, new in found] == wanted
 
 
-@pytest.mark.parametrize('name, work, before, wanted', [
-    ('spread: return kept * [2.0 -> 4.0]', lambda u: u.other(1), 2, 4),
-    ('spread: high=[1.5 -> 3.0]', lambda u: u.spread(2), 3, 4),
-    ('spread: kept = [np.clip(x, low, high) -> x]', lambda u: u.spread(5), 3, 10),
-    ('slow: return n [+ -> -] 1', lambda u: u.slow(3), 4, 2),
-    ('opened: yield (n [+ -> -] 1)', lambda u: u.opened(3).__enter__(), 4, 2),
-    ('Pair.total: return self.a [+ -> -] 1', lambda u: u.Longer(3).total(), 5, 3),
-    ('Longer.total: return super().total() [+ -> -] 1', lambda u: u.Longer(3).total(), 5, 3),
-    ('Pair.half: return self.a / [2 -> 3]', lambda u: u.Pair(6).half, 3, 2),
-    ('Pair.least: return [min -> max](x, y)', lambda u: u.Pair.least(1, 2), 1, 2),
-    ('LIMIT: LIMIT = [2.0 -> 4.0]', lambda u: u.LIMIT, 2, 4),
-    ("TABLE: ...BLE = {'two': lambda x: [2 -> 3] * x}", lambda u: u.TABLE['two'](3), 6, 9),
-])
+@pytest.mark.parametrize(
+    'name, work, before, wanted',
+    [
+        ('spread: return kept * [2.0 -> 4.0]', lambda u: u.other(1), 2, 4),
+        ('spread: high=[1.5 -> 3.0]', lambda u: u.spread(2), 3, 4),
+        ('spread: kept = [np.clip(x, low, high) -> x]', lambda u: u.spread(5), 3, 10),
+        ('slow: return n [+ -> -] 1', lambda u: u.slow(3), 4, 2),
+        ('opened: yield (n [+ -> -] 1)', lambda u: u.opened(3).__enter__(), 4, 2),
+        ('Pair.total: return self.a [+ -> -] 1', lambda u: u.Longer(3).total(), 5, 3),
+        ('Longer.total: return super().total() [+ -> -] 1', lambda u: u.Longer(3).total(), 5, 3),
+        ('Pair.half: return self.a / [2 -> 3]', lambda u: u.Pair(6).half, 3, 2),
+        ('Pair.least: return [min -> max](x, y)', lambda u: u.Pair.least(1, 2), 1, 2),
+        ('LIMIT: LIMIT = [2.0 -> 4.0]', lambda u: u.LIMIT, 2, 4),
+        ("TABLE: ...BLE = {'two': lambda x: [2 -> 3] * x}", lambda u: u.TABLE['two'](3), 6, 9),
+    ],
+)
 def test_a_fault_reaches_every_importer_and_no_other_process(toy, name, work, before, wanted):
     assert work(toy) == before
     assert after(name, lambda: work(toy)) == wanted
@@ -139,8 +181,10 @@ def check(run, site):
     return mutants.Check('check', run, lines=lines)
 
 
-@pytest.mark.parametrize('run, status', [
-    (lambda u: None, mutants.SURVIVED), (lambda u: u.other(1) + 'text', mutants.CRASHED)])
+@pytest.mark.parametrize(
+    'run, status',
+    [(lambda u: None, mutants.SURVIVED), (lambda u: u.other(1) + 'text', mutants.CRASHED)],
+)
 def test_what_becomes_of_a_fault(toy, run, status):
     site = sites()['spread: return kept * [2.0 -> 4.0]']
     found = mutants.forked(lambda: mutants.tried(site, [check(lambda: run(toy), site)]), 60)
@@ -149,27 +193,41 @@ def test_what_becomes_of_a_fault(toy, run, status):
 
 def test_a_failing_check_catches_and_an_endless_one_is_stopped(toy, monkeypatch):
     site = sites()['spread: return kept * [2.0 -> 4.0]']
-    def right(): assert toy.other(1) == 2
+
+    def right():
+        assert toy.other(1) == 2
+
     def endless():
-        while toy.other(1) != 2: pass
+        while toy.other(1) != 2:
+            pass
+
     for run, status in ((right, mutants.CAUGHT), (endless, mutants.ENDLESS)):
         made = check(run, site)
-        made.seconds = -0.45                     # half a second instead of five
+        made.seconds = -0.45  # half a second instead of five
         found = mutants.forked(lambda: mutants.tried(site, [made]), 60)
         assert found.status == status and found.check == 0
 
 
 def test_only_checks_that_run_the_line_are_tried(toy):
     site = sites()['spread: return kept * [2.0 -> 4.0]']
-    with mutants.tracing([site.unit.file]) as there: toy.spread(1)
-    with mutants.tracing([site.unit.file]) as elsewhere: toy.slow(70)
+    with mutants.tracing([site.unit.file]) as there:
+        toy.spread(1)
+    with mutants.tracing([site.unit.file]) as elsewhere:
+        toy.slow(70)
     assert mutants.Check('a', None, lines=there).runs(site)
     assert not mutants.Check('b', None, lines=elsewhere).runs(site)
 
 
 def test_a_cell_brings_the_cells_that_it_needs(tmp_path):
     sources = [
-        '#| export\nx = 1', 'a = 1', 'b = 2', 'c = a + 1\nd = {}', "d['k'] = b", 'assert c', 'd']
+        '#| export\nx = 1',
+        'a = 1',
+        'b = 2',
+        'c = a + 1\nd = {}',
+        "d['k'] = b",
+        'assert c',
+        'd',
+    ]
     made = [dict(cell_type='code', source=c) for c in sources]
     (tmp_path / 'n.ipynb').write_text(json.dumps(dict(cells=made)))
     book = mutants.Notebook('own', tmp_path / 'n.ipynb')
@@ -200,13 +258,17 @@ def test_a_store_keeps_reasons():
     row = dict(sites=9, tried=9, caught=7, crashed=0, survivors={'f: a': '', 'f: b': ''})
     old = {'m': {**row, 'survivors': {'f: a': 'equivalent: why', 'f: c': 'gone'}}}
     assert mutants.merged({'m': row}, old)['m']['survivors'] == {
-        'f: a': 'equivalent: why', 'f: b': mutants.UNJUDGED}
+        'f: a': 'equivalent: why',
+        'f: b': mutants.UNJUDGED,
+    }
     assert mutants.merged({'m': {**row, 'tried': 3}}, old) == old
     assert mutants.unexpected({'m': row}, old) == ['m, f: b']
     assert not mutants.unexpected({'new': row}, old)
 
 
-@pytest.mark.parametrize('caught, crashed, fails', [(40, 10, 0), (24, 10, 0), (23, 10, 1), (5, 40, 0)])
+@pytest.mark.parametrize(
+    'caught, crashed, fails', [(40, 10, 0), (24, 10, 0), (23, 10, 1), (5, 40, 0)]
+)
 def test_a_sample_of_which_too_few_are_noticed_fails(caught, crashed, fails):
     row = dict(sites=99, tried=50, caught=caught, crashed=crashed, survivors={})
     assert mutants.too_few({'m': row}) == fails

@@ -1,4 +1,5 @@
 "A placebo has its method's numbers in random order, and is a value that a recipe can store."
+
 import json
 import pytest
 import torch
@@ -7,7 +8,7 @@ from rl4llm.core.placebos import placebo
 from rl4llm.core.registry import RECIPES, STAGE_FIELDS, recipe, recipe_from_dict, use
 from rl4llm.core.rollouts import group_mean, make_rollouts, rows_of
 
-recipes()                                                    # loads every recipe
+recipes()  # loads every recipe
 
 
 def shams(made):
@@ -21,7 +22,10 @@ every_placebo = pytest.mark.parametrize('name', PLACEBOS)
 
 
 def test_the_ten_recipes_are_there():
-    shuffled = {f'{name}_shuffled' for name in ('rlfr', 'thr', 'rank_shaping', 'progrpo', 'univg', 'gui_g1', 'grpo_s')}
+    shuffled = {
+        f'{name}_shuffled'
+        for name in ('rlfr', 'thr', 'rank_shaping', 'progrpo', 'univg', 'gui_g1', 'grpo_s')
+    }
     assert set(PLACEBOS) >= shuffled | {'hicra_random', 'g2rl_random', 'forking_tokens_random'}
 
 
@@ -35,7 +39,7 @@ def test_it_comes_back_from_a_file(name):
 @every_placebo
 def test_it_differs_from_its_method_in_one_knob(name):
     made, method = recipe(name), recipe(recipe(name).parent)
-    (field, (before, after)), = made.diff().items()
+    ((field, (before, after)),) = made.diff().items()
     assert dict(before.knobs).items() <= dict(after.knobs).items()
     assert len(after.knobs) == len(before.knobs) + 1
     assert 'placebo(' in repr(after) and made.fingerprint() != method.fingerprint()
@@ -50,8 +54,10 @@ def twos(rewards, group, *, rollouts):
 
 
 def test_a_fingerprint_follows_the_factor():
-    prints = [recipe('univg', advantage=use('univg', weight=f)).fingerprint()
-              for f in (ones, twos, placebo(ones, among='groups'), placebo(twos, among='groups'))]
+    prints = [
+        recipe('univg', advantage=use('univg', weight=f)).fingerprint()
+        for f in (ones, twos, placebo(ones, among='groups'), placebo(twos, among='groups'))
+    ]
     assert len({*prints, recipe('univg').fingerprint()}) == 5
 
 
@@ -59,25 +65,45 @@ def some_rollouts():
     lengths = torch.tensor([4, 2, 3, 1, 4, 3])
     mask = torch.arange(4) < lengths[:, None]
     asked = torch.ones(3, 1).long()
-    return make_rollouts(prompt_ids=asked, prompt_mask=asked.bool(), mask=mask, prompt=torch.tensor([0, 0, 1, 1, 2, 2]),
-                         tokens=torch.arange(24).view(6, 4) * mask, rewards=torch.tensor([1., 1., 1., 0., 0., float('nan')]))
+    return make_rollouts(
+        prompt_ids=asked,
+        prompt_mask=asked.bool(),
+        mask=mask,
+        prompt=torch.tensor([0, 0, 1, 1, 2, 2]),
+        tokens=torch.arange(24).view(6, 4) * mask,
+        rewards=torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, float('nan')]),
+    )
 
 
-def of_rows(rewards, group, *, rollouts): return rollouts.tokens[:, 0].double()
-def of_groups(rewards, group, *, rollouts): return group_mean(rewards, group)
-def of_tokens(rewards, group, *, rollouts): return rollouts.tokens.double()
-def of_few(rewards, group, *, rollouts): return rollouts.mask & (rollouts.tokens % 2 == 0)
+def of_rows(rewards, group, *, rollouts):
+    return rollouts.tokens[:, 0].double()
+
+
+def of_groups(rewards, group, *, rollouts):
+    return group_mean(rewards, group)
+
+
+def of_tokens(rewards, group, *, rollouts):
+    return rollouts.tokens.double()
+
+
+def of_few(rewards, group, *, rollouts):
+    return rollouts.mask & (rollouts.tokens % 2 == 0)
 
 
 @pytest.mark.parametrize('seed', range(4))
-@pytest.mark.parametrize('factor, within', [(of_rows, 'rows'), (of_groups, 'groups'), (of_tokens, 'tokens'), (of_few, 'tokens')])
+@pytest.mark.parametrize(
+    'factor, within',
+    [(of_rows, 'rows'), (of_groups, 'groups'), (of_tokens, 'tokens'), (of_few, 'tokens')],
+)
 def test_the_numbers_stay_and_the_order_of_rows_does_not_matter(factor, within, seed):
     r, made = some_rollouts(), placebo(factor, among=within, seed=seed)
     before, after = factor(r.rewards, r.group, rollouts=r), made(r.rewards, r.group, rollouts=r)
     assert after.dtype == before.dtype
     dim = -1 if within == 'tokens' else 0
     assert torch.equal(before.sort(dim).values, after.sort(dim).values)
-    if within != 'groups': assert torch.equal(before[5], after[5]), 'a row without a reward takes no part'
+    if within != 'groups':
+        assert torch.equal(before[5], after[5]), 'a row without a reward takes no part'
     back = torch.tensor([3, 1, 5, 0, 4, 2])
     turned = rows_of(r, back)
     assert torch.equal(made(turned.rewards, turned.group, rollouts=turned), after[back])
@@ -87,21 +113,33 @@ def test_the_numbers_stay_and_the_order_of_rows_does_not_matter(factor, within, 
 def test_noise_is_uniform_numbers_of_the_right_shape(within):
     r = some_rollouts()
     noise = placebo(ones, among=within, by='noise')(r.rewards, r.group, rollouts=r)
-    assert noise.shape == (r.mask.shape if within == 'tokens' else (6,)) and ((noise > 0) & (noise < 1)).all()
-    if within == 'groups': assert torch.equal(noise[::2], noise[1::2])
+    assert (
+        noise.shape == (r.mask.shape if within == 'tokens' else (6,))
+        and ((noise > 0) & (noise < 1)).all()
+    )
+    if within == 'groups':
+        assert torch.equal(noise[::2], noise[1::2])
 
 
 def test_what_cannot_work_is_refused():
     r = some_rollouts()
-    with pytest.raises(ValueError, match='tokens, rows, groups'): placebo(ones, among='row')
-    with pytest.raises(ValueError, match="'order' or 'noise'"): placebo(ones, among='rows', by='chance')
-    with pytest.raises(TypeError, match='wanted the function'): placebo('univg', among='rows')
-    with pytest.raises(ValueError, match='one value a group'): placebo(of_rows, among='groups')(r.rewards, r.group, rollouts=r)
-    with pytest.raises(ValueError, match='what the factor gave'): placebo(of_rows, among='tokens')(r.rewards, r.group, rollouts=r)
+    with pytest.raises(ValueError, match='tokens, rows, groups'):
+        placebo(ones, among='row')
+    with pytest.raises(ValueError, match="'order' or 'noise'"):
+        placebo(ones, among='rows', by='chance')
+    with pytest.raises(TypeError, match='wanted the function'):
+        placebo('univg', among='rows')
+    with pytest.raises(ValueError, match='one value a group'):
+        placebo(of_rows, among='groups')(r.rewards, r.group, rollouts=r)
+    with pytest.raises(ValueError, match='what the factor gave'):
+        placebo(of_rows, among='tokens')(r.rewards, r.group, rollouts=r)
 
 
 def test_nothing_scored_is_nothing_shuffled():
     r = some_rollouts()
     unknown = torch.full((6,), float('nan'))
     for factor, within in ((of_rows, 'rows'), (of_tokens, 'tokens')):
-        assert torch.equal(placebo(factor, among=within)(unknown, r.group, rollouts=r), factor(unknown, r.group, rollouts=r))
+        assert torch.equal(
+            placebo(factor, among=within)(unknown, r.group, rollouts=r),
+            factor(unknown, r.group, rollouts=r),
+        )

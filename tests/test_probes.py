@@ -2,6 +2,7 @@
 
 Changes are planted in a copy of the package, which a process of its own imports: nothing is patched.
 """
+
 import json
 import os
 import shutil
@@ -14,7 +15,14 @@ import pytest
 import rl4llm
 from rl4llm.core.policy import ASSETS
 from rl4llm.core.registry import recipe
-from rl4llm.studies.probes import arm_probe, is_close, probe_names, probe_recipe, probe_steps, stored_probes
+from rl4llm.studies.probes import (
+    arm_probe,
+    is_close,
+    probe_names,
+    probe_recipe,
+    probe_steps,
+    stored_probes,
+)
 from rl4llm.studies.study import STUDIES, is_current, load_study, renewals, study_file
 
 PACKAGE = Path(rl4llm.__file__).parent
@@ -30,14 +38,18 @@ print(json.dumps(dict(fingerprint=recipe('grpo', lr=1e-4).fingerprint(), steps=p
 def answers(folder: Path) -> dict:
     "Fingerprint, probe and stale runs as the package in `folder` has them."
     world = {**os.environ, 'PYTHONPATH': str(folder), 'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'}
-    done = subprocess.run([sys.executable, '-c', ASKED], cwd=folder, env=world, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, '-c', ASKED], cwd=folder, env=world, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def copy_of_the_package(folder: Path) -> Path:
     "The package's code in `folder`, with the assets it has here."
-    shutil.copytree(PACKAGE, folder / 'rl4llm', ignore=shutil.ignore_patterns('assets', '__pycache__'))
+    shutil.copytree(
+        PACKAGE, folder / 'rl4llm', ignore=shutil.ignore_patterns('assets', '__pycache__')
+    )
     (folder / 'rl4llm' / 'assets').symlink_to(ASSETS)
     return folder / 'rl4llm'
 
@@ -49,14 +61,59 @@ def as_it_is(tmp_path_factory):
     return answers(folder)
 
 
-@pytest.mark.parametrize('file, old, new, seen_by', [
-    pytest.param('core/rollouts.py', 'variance = total / (group_count(x, group) - ddof).clamp(min=1)', 'variance = total / group_count(x, group).clamp(min=1)', {'fingerprint', 'probe'}, id='a helper of a stage'),
-    pytest.param('core/rollouts.py', 'smallest = -group_max(-x, group)', 'smallest = -group_max(-x, group) - 1e-3', {'fingerprint'}, id='a helper, where rewards are 0 and 1 without effect', marks=pytest.mark.slow),
-    pytest.param('core/rollouts.py', 'variance = total / (group_count(x, group) - ddof).clamp(min=1)', 'count = group_count(x, group)\n    variance = total.div((count - ddof).clamp(min=1))', {'fingerprint'}, id='a rewrite of a helper'),
-    pytest.param('core/rollouts.py', '"""Standard deviation of each row\'s group.', '"""The standard deviation of each row\'s own group.', set(), id='a docstring', marks=pytest.mark.slow),
-    pytest.param('training/loop.py', 'state.optimiser.step()\n', 'state.optimiser.step()\n    state.optimiser.step()\n', {'probe'}, id='the loop'),
-    pytest.param('analysis/plots.py', 'colours = list(OKABE_ITO)', 'colours = list(OKABE_ITO)[::-1]', set(), id='a picture', marks=pytest.mark.slow)])
-def test_a_planted_change_is_noticed_and_a_rewrite_told_from_it(file, old, new, seen_by, as_it_is, tmp_path):
+@pytest.mark.parametrize(
+    'file, old, new, seen_by',
+    [
+        pytest.param(
+            'core/rollouts.py',
+            'variance = total / (group_count(x, group) - ddof).clamp(min=1)',
+            'variance = total / group_count(x, group).clamp(min=1)',
+            {'fingerprint', 'probe'},
+            id='a helper of a stage',
+        ),
+        pytest.param(
+            'core/rollouts.py',
+            'smallest = -group_max(-x, group)',
+            'smallest = -group_max(-x, group) - 1e-3',
+            {'fingerprint'},
+            id='a helper, where rewards are 0 and 1 without effect',
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            'core/rollouts.py',
+            'variance = total / (group_count(x, group) - ddof).clamp(min=1)',
+            'count = group_count(x, group)\n    variance = total.div((count - ddof).clamp(min=1))',
+            {'fingerprint'},
+            id='a rewrite of a helper',
+        ),
+        pytest.param(
+            'core/rollouts.py',
+            '"""Standard deviation of each row\'s group.',
+            '"""The standard deviation of each row\'s own group.',
+            set(),
+            id='a docstring',
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            'training/loop.py',
+            'state.optimiser.step()\n',
+            'state.optimiser.step()\n    state.optimiser.step()\n',
+            {'probe'},
+            id='the loop',
+        ),
+        pytest.param(
+            'analysis/plots.py',
+            'colours = list(OKABE_ITO)',
+            'colours = list(OKABE_ITO)[::-1]',
+            set(),
+            id='a picture',
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_planted_change_is_noticed_and_a_rewrite_told_from_it(
+    file, old, new, seen_by, as_it_is, tmp_path
+):
     path = copy_of_the_package(tmp_path) / file
     text = path.read_text()
     assert text.count(old) == 1, f'plant this change somewhere else: {old}'
@@ -64,7 +121,8 @@ def test_a_planted_change_is_noticed_and_a_rewrite_told_from_it(file, old, new, 
     now = answers(tmp_path)
     assert (now['fingerprint'] != as_it_is['fingerprint']) == ('fingerprint' in seen_by)
     assert (not is_close(now['steps'], as_it_is['steps'])) == ('probe' in seen_by)
-    if 'fingerprint' in seen_by: assert now['stale'] > as_it_is['stale'] or as_it_is['stale'] > 0
+    if 'fingerprint' in seen_by:
+        assert now['stale'] > as_it_is['stale'] or as_it_is['stale'] > 0
 
 
 CORE = [arm for arm in STUDIES['negative_reinforcement'].arms]
@@ -73,18 +131,22 @@ CORE = [arm for arm in STUDIES['negative_reinforcement'].arms]
 @pytest.mark.parametrize('name', CORE)
 def test_the_core_arms_train_as_their_stored_probes_say(name):
     "The loop, the policy and the optimiser are in no fingerprint: this is what notices a change of theirs."
-    assert is_close(stored_probes()[name]['steps'], probe_steps(probe_recipe(name))), f'`rl4llm probes check {name}`'
+    assert is_close(stored_probes()[name]['steps'], probe_steps(probe_recipe(name))), (
+        f'`rl4llm probes check {name}`'
+    )
 
 
 @pytest.mark.slow
 def test_every_recipe_trains_as_its_stored_probe_says():
     from rl4llm.studies.probes import changed_probes
+
     assert not changed_probes()
 
 
 def test_every_stored_result_has_a_probe():
     for study in STUDIES.values():
-        if not study_file(study.name).exists(): continue
+        if not study_file(study.name).exists():
+            continue
         for record in load_study(study.name)['runs']:
             assert arm_probe(study, record['arm'], record['regime']) in stored_probes()
     assert set(stored_probes()) <= set(probe_names())

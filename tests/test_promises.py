@@ -1,5 +1,6 @@
 """What docstrings and registrations promise is kept. Every "Raises ..." of a stage has a call below that makes it true; a stage
 that adds a clause fails here until the call is added, or the clause taken out."""
+
 import dataclasses, re, warnings
 from functools import partial
 import pytest, torch
@@ -8,19 +9,48 @@ from rl4llm.core.rollouts import make_rollouts
 from rl4llm.oracle.estimators import tree_has
 from rl4llm.oracle.tabular import exact_gradient, random_logits
 from rl4llm.tasks import task
-from test_contracts import (DTYPES, GROUP, MASK, N, ORIGIN, T, TREE, at, batch, by_token, checked, close, fn_of, over, problems, questions, rewards_of, select_of, signals, small_policy,
-                            some_rollouts, take)
+from test_contracts import (
+    DTYPES,
+    GROUP,
+    MASK,
+    N,
+    T,
+    at,
+    batch,
+    by_token,
+    checked,
+    close,
+    fn_of,
+    over,
+    problems,
+    questions,
+    rewards_of,
+    signals,
+    small_policy,
+    some_rollouts,
+    take,
+)
 
 # every "Raises ..." is true
 
-TESTED_FOR_ALL = {'wrong shapes', 'infinite rewards', 'another shape', 'nan inside the mask', '`adv` has another shape than the tokens'}      # in test_contracts.py
+TESTED_FOR_ALL = {
+    'wrong shapes',
+    'infinite rewards',
+    'another shape',
+    'nan inside the mask',
+    '`adv` has another shape than the tokens',
+}  # in test_contracts.py
 CLAUSE = re.compile(r',\s+(?:and |or )?(?![^(\[]*[)\]])|\s(?:or|and)\s')
 
 
 def clauses(info):
     "What a docstring says that a stage raises for, beyond what all stages of its kind are tested for."
     doc = ' '.join((info.fn.__doc__ or '').split())
-    told = [c.strip() for sentence in re.findall(r'Raises (?:ValueError )?(.*?)\.(?: |$)', doc) for c in CLAUSE.split(sentence)]
+    told = [
+        c.strip()
+        for sentence in re.findall(r'Raises (?:ValueError )?(.*?)\.(?: |$)', doc)
+        for c in CLAUSE.split(sentence)
+    ]
     plain = [re.sub(r'^(?:ValueError )?(?:on |for |if |unless )?', '', c) for c in told]
     return [c for c in plain if c not in TESTED_FOR_ALL]
 
@@ -28,75 +58,198 @@ def clauses(info):
 def called(info, *, group=GROUP, change=lambda s: s, **knobs):
     "Call a stage on the batch of the contracts, with these knobs."
     import inspect
+
     s = change(signals(info, torch.float64, group=group))
     made = info.fn(**knobs) if inspect.isclass(info.fn) else partial(info.fn, **knobs)
     logp, logp_old, adv, mask = batch()
-    args = dict(advantage=lambda: (rewards_of(), group), select=lambda: (s['rollouts'] if 'rollouts' in s else some_rollouts(torch.float64), adv), objective=lambda: (logp, logp_old, adv, mask),
-                regulariser=lambda: (logp, mask), aggregate=lambda: (logp, mask))[info.kind]()
+    args = dict(
+        advantage=lambda: (rewards_of(), group),
+        select=lambda: (s['rollouts'] if 'rollouts' in s else some_rollouts(torch.float64), adv),
+        objective=lambda: (logp, logp_old, adv, mask),
+        regulariser=lambda: (logp, mask),
+        aggregate=lambda: (logp, mask),
+    )[info.kind]()
     return made(*args, **s)
 
 
-def knobs(**bad): return lambda info: called(info, **bad)
-def made_with(*args, **bad): return lambda info: info.fn(*args, **bad)
-def curriculum(**bad): return lambda info: info.fn(task('countdown'), **bad)
-def singles(info): return called(info, group=torch.arange(N))
-def short_items(info): return info.fn(*questions()[:2], item=[None])
-def text_reward(**bad): return lambda info: info.fn(*questions()[:2], item=questions()[2], **bad)
-def sampled(items=None, policy=None, **bad): return lambda info: fn_of(info)(policy or small_policy(), list(problems()[:2]) if items is None else items, **{**dict(group=2, seed=1), **bad})
-def nan_inside(info): return called(info, change=lambda s: {k: v.masked_fill(MASK, torch.nan) if k.startswith('logp') else v for k, v in s.items()})
+def knobs(**bad):
+    return lambda info: called(info, **bad)
+
+
+def made_with(*args, **bad):
+    return lambda info: info.fn(*args, **bad)
+
+
+def curriculum(**bad):
+    return lambda info: info.fn(task('countdown'), **bad)
+
+
+def singles(info):
+    return called(info, group=torch.arange(N))
+
+
+def short_items(info):
+    return info.fn(*questions()[:2], item=[None])
+
+
+def text_reward(**bad):
+    return lambda info: info.fn(*questions()[:2], item=questions()[2], **bad)
+
+
+def sampled(items=None, policy=None, **bad):
+    return lambda info: fn_of(info)(
+        policy or small_policy(),
+        list(problems()[:2]) if items is None else items,
+        **{**dict(group=2, seed=1), **bad},
+    )
+
+
+def nan_inside(info):
+    return called(
+        info,
+        change=lambda s: {
+            k: v.masked_fill(MASK, torch.nan) if k.startswith('logp') else v for k, v in s.items()
+        },
+    )
 
 
 def with_items(items, **bad):
     "Call a stage on rollouts of other problems."
-    return lambda info: called(info, change=lambda s: {**s, 'rollouts': dataclasses.replace(s['rollouts'], items=tuple(items))}, **bad)
+    return lambda info: called(
+        info,
+        change=lambda s: {**s, 'rollouts': dataclasses.replace(s['rollouts'], items=tuple(items))},
+        **bad,
+    )
 
 
 def with_durations(info):
     r = some_rollouts(torch.float64)
-    return info.fn(dataclasses.replace(r, signals=dict(durations=torch.full((N,), -1.))), batch()[2])
+    return info.fn(
+        dataclasses.replace(r, signals=dict(durations=torch.full((N,), -1.0))), batch()[2]
+    )
 
 
 def foreign_policy():
     from transformers import GPT2Config, GPT2LMHeadModel
     from rl4llm.core.policy import Policy
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=128, n_embd=16, n_layer=1, n_head=2, eos_token_id=2, bos_token_id=1)).eval()
+
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=256,
+            n_positions=128,
+            n_embd=16,
+            n_layer=1,
+            n_head=2,
+            eos_token_id=2,
+            bos_token_id=1,
+        )
+    ).eval()
     return Policy(model, small_policy().tokenizer, 'foreign', 'compact')
 
 
 BROKEN = {
     'handful': {'a count below 1': curriculum(count=0), 'no problems': curriculum(problems=[])},
-    'prompt_pairs': {'`measured` holds no pair': curriculum(measured=[])}, 'uniform': {'an empty pool': curriculum(pool=[])},
-    'lagged_top_p': {'bad settings': made_with(every=0), 'a model outside the Llama family': lambda info: sampled(policy=foreign_policy())(info)},
-    'logged_sample': {'fewer than one batch': made_with(batches=0)}, 'stale_sample': {'a negative lag': made_with(lag=-1)},
-    'rehearse_solved': {'`tries` below 1': made_with(tries=0), '`solved` outside (0, 1]': made_with(solved=0.), 'as `sample`': sampled([])},
+    'prompt_pairs': {
+        '`measured` holds no pair': curriculum(measured=[], samples=8),
+        'comes without `samples`': curriculum(measured=[]),
+    },
+    'uniform': {'an empty pool': curriculum(pool=[])},
+    'lagged_top_p': {
+        'bad settings': made_with(every=0),
+        'a model outside the Llama family': lambda info: sampled(policy=foreign_policy())(info),
+    },
+    'logged_sample': {'fewer than one batch': made_with(batches=0)},
+    'stale_sample': {'a negative lag': made_with(lag=-1)},
+    'rehearse_solved': {
+        '`tries` below 1': made_with(tries=0),
+        '`solved` outside (0, 1]': made_with(solved=0.0),
+        'as `sample`': sampled([]),
+    },
     'sample_by_the_clock': {'as `sample`': sampled([])},
-    'sample': {'no items': sampled([]), 'bad settings': sampled(group=0), 'a prompt too long for the context': sampled(['1 ' * 500])},
-    'correct': {'there is one item for each completion (a column `item`)': short_items}, 'partial_credit': {'as `correct`': short_items},
-    'flipped_reward': {'another `per`': text_reward(per='word'), '`rate`': text_reward(rate=2.), 'there is one item a completion': short_items},
-    'random_reward': {'`rate` is a probability': text_reward(rate=2.)},
-    'arm': {'unknown words': knobs(rows='some')}, 'g2rl': {'an unknown word': knobs(wrong='x')}, 'gae_kl': {'as `gae` does': lambda info: fn_of(info)(rewards_of(), GROUP[:-1], **signals(info, torch.float64))},
-    'grpo': {'an unknown `scale`': knobs(scale='x')}, 'grpo_passk': {'an unknown `scale`': knobs(scale='x')}, 'grpo_overlong': {'limits that make no sense': knobs(buffer=0)},
-    'grpo_s': {'prompts without a demonstration': with_items([])}, 'gui_g1': {'a problem without a rate': knobs(rates={})},
-    'kl_in_reward': {'a group of one row': singles}, 'rloo': {'a group of a single row': singles}, 'pkpo': {'a group with too few rows for `k`': singles},
-    'no_advantage': {'as `reinforce` does': lambda info: info.fn(rewards_of(), GROUP[:-1])}, 'posterior_weight': {'`beta` > 0': knobs(beta=0.)},
-    'prl': {'an unknown mode': knobs(mode='x'), 'an eta not above 0': knobs(eta=0.)}, 'rank_shaping': {'an unknown `spread`': made_with(spread='x')},
-    'reference_value': {'another `value`': made_with(value='x')}, 'reinforce': {'a baseline that is no number': knobs(baseline='batch')}, 'univg': {'an unknown form': knobs(form='x')},
-    'weighted_grpo': {'other words': knobs(centre='x')}, 'duration_weighted': {'impossible durations': with_durations}, 'entropy_quantile': {'unknown words': knobs(end='x')},
-    'a_lol': {'as `a_lol_weight`': knobs(variant='x')}, 'dph': {'an unknown divergence': knobs(divergence='x')}, 'dual_clip': {'c > 1': knobs(c=1.)},
-    'lp_reg': {'a `kappa` not in KAPPAS': knobs(kappa=0.5)}, 'pacs': {'an unknown `score`': knobs(score='x'), 'a group of one row': lambda info: called(info, change=lambda s: {**s, 'group': torch.arange(N)})},
-    'ppo_preclip': {'limits that do not include 1': knobs(floor=2.)}, 'truncated_is': {'as `behaviour_weight`': knobs(level='x')},
-    'adaptive_entropy_bonus': {'as `entropy_bonus`': lambda info: fn_of(info)(batch()[0][:, :-1], MASK, **signals(info, torch.float64))},
-    'adaptive_kl_penalty': {'as `kl_penalty`': lambda info: fn_of(info)(batch()[0][:, :-1], MASK, **signals(info, torch.float64))},
-    'kl_penalty': {'an unknown estimator': knobs(estimator='x')}, 'aggregate': {'an unknown mode': knobs(mode='x'), 'shapes that differ': lambda info: info.fn(batch()[0][:, :-1], MASK)},
-    'ema_reference': {'0 <= tau < 1': made_with(tau=1.)}, 'reset_reference': {'neither patience nor every is given': made_with(patience=None)},
+    'sample': {
+        'no items': sampled([]),
+        'bad settings': sampled(group=0),
+        'a prompt too long for the context': sampled(['1 ' * 500]),
+    },
+    'correct': {'there is one item for each completion (a column `item`)': short_items},
+    'partial_credit': {'as `correct`': short_items},
+    'flipped_reward': {
+        'another `per`': text_reward(per='word'),
+        '`rate`': text_reward(rate=2.0),
+        'there is one item a completion': short_items,
+    },
+    'random_reward': {'`rate` is a probability': text_reward(rate=2.0)},
+    'arm': {'unknown words': knobs(rows='some')},
+    'g2rl': {'an unknown word': knobs(wrong='x')},
+    'gae_kl': {
+        'as `gae` does': lambda info: fn_of(info)(
+            rewards_of(), GROUP[:-1], **signals(info, torch.float64)
+        )
+    },
+    'grpo': {'an unknown `scale`': knobs(scale='x')},
+    'grpo_passk': {'an unknown `scale`': knobs(scale='x')},
+    'grpo_overlong': {'limits that make no sense': knobs(buffer=0)},
+    'grpo_s': {'prompts without a demonstration': with_items([])},
+    'gui_g1': {'a problem without a rate': knobs(rates={})},
+    'kl_in_reward': {'a group of one row': singles},
+    'rloo': {'a group of a single row': singles},
+    'pkpo': {'a group with too few rows for `k`': singles},
+    'no_advantage': {'as `reinforce` does': lambda info: info.fn(rewards_of(), GROUP[:-1])},
+    'posterior_weight': {'`beta` > 0': knobs(beta=0.0)},
+    'prl': {'an unknown mode': knobs(mode='x'), 'an eta not above 0': knobs(eta=0.0)},
+    'rank_shaping': {'an unknown `spread`': made_with(spread='x')},
+    'reference_value': {'another `value`': made_with(value='x')},
+    'reinforce': {'a baseline that is no number': knobs(baseline='batch')},
+    'univg': {'an unknown form': knobs(form='x')},
+    'weighted_grpo': {'other words': knobs(centre='x')},
+    'duration_weighted': {'impossible durations': with_durations},
+    'entropy_quantile': {'unknown words': knobs(end='x')},
+    'a_lol': {'as `a_lol_weight`': knobs(variant='x')},
+    'dph': {'an unknown divergence': knobs(divergence='x')},
+    'dual_clip': {'c > 1': knobs(c=1.0)},
+    'lp_reg': {'a `kappa` not in KAPPAS': knobs(kappa=0.5)},
+    'pacs': {
+        'an unknown `score`': knobs(score='x'),
+        'a group of one row': lambda info: called(
+            info, change=lambda s: {**s, 'group': torch.arange(N)}
+        ),
+    },
+    'ppo_preclip': {'limits that do not include 1': knobs(floor=2.0)},
+    'truncated_is': {'as `behaviour_weight`': knobs(level='x')},
+    'adaptive_entropy_bonus': {
+        'as `entropy_bonus`': lambda info: fn_of(info)(
+            batch()[0][:, :-1], MASK, **signals(info, torch.float64)
+        )
+    },
+    'adaptive_kl_penalty': {
+        'as `kl_penalty`': lambda info: fn_of(info)(
+            batch()[0][:, :-1], MASK, **signals(info, torch.float64)
+        )
+    },
+    'kl_penalty': {'an unknown estimator': knobs(estimator='x')},
+    'aggregate': {
+        'an unknown mode': knobs(mode='x'),
+        'shapes that differ': lambda info: info.fn(batch()[0][:, :-1], MASK),
+    },
+    'ema_reference': {'0 <= tau < 1': made_with(tau=1.0)},
+    'reset_reference': {'neither patience nor every is given': made_with(patience=None)},
 }
-PROMISES = [pytest.param(i, c, id=f'{i.name}: {c}') for k in KINDS for i in stages(k).values() if i.module.startswith('rl4llm') for c in clauses(i)]
+PROMISES = [
+    pytest.param(i, c, id=f'{i.name}: {c}')
+    for k in KINDS
+    for i in stages(k).values()
+    if i.module.startswith('rl4llm')
+    for c in clauses(i)
+]
 
 
 @pytest.mark.parametrize('info, clause', PROMISES)
 def test_what_a_docstring_says_it_raises(info, clause):
-    assert clause in BROKEN.get(info.name, {}), f"{info.name} says that it raises for {clause!r}: add a call to BROKEN that makes it true, or take the promise out"
-    with pytest.raises(ValueError) as e: BROKEN[info.name][clause](info)
+    assert clause in BROKEN.get(info.name, {}), (
+        f"{info.name} says that it raises for {clause!r}: add a call to BROKEN that makes it true, or take the promise out"
+    )
+    with pytest.raises(ValueError) as e:
+        BROKEN[info.name][clause](info)
     assert len(str(e.value)) > 20
 
 
@@ -107,10 +260,21 @@ def test_no_call_is_left_of_a_promise_that_is_gone():
 
 # advantages: equal rewards, holes, places
 
-SMALL = dict(pkpo=use('pkpo', k=2))                            # groups here have two rows and more
-USES = {repr(u): u for name in RECIPES for u in [SMALL.get(recipe(name).advantage.name, recipe(name).advantage)]} | {repr(u): u for u in (use('grpo', scale='batch'), use('grpo', scale='none'), use('opo', leave_out=True))}
-every_use = pytest.mark.parametrize('made', [pytest.param(u, id=name) for name, u in sorted(USES.items())])
-EQUAL = torch.tensor([0, 1, 5])                               # groups whose rewards are all equal below; the rows of group 2 differ
+SMALL = dict(pkpo=use('pkpo', k=2))  # groups here have two rows and more
+USES = {
+    repr(u): u
+    for name in RECIPES
+    for u in [SMALL.get(recipe(name).advantage.name, recipe(name).advantage)]
+} | {
+    repr(u): u
+    for u in (use('grpo', scale='batch'), use('grpo', scale='none'), use('opo', leave_out=True))
+}
+every_use = pytest.mark.parametrize(
+    'made', [pytest.param(u, id=name) for name, u in sorted(USES.items())]
+)
+EQUAL = torch.tensor(
+    [0, 1, 5]
+)  # groups whose rewards are all equal below; the rows of group 2 differ
 
 
 def advantage(made, rewards, group=GROUP, change=lambda s: s):
@@ -131,7 +295,18 @@ def test_equal_rewards_leave_no_rounding_behind(made, dtype, value):
         assert not left.any(), f"{made}: {adv[left][:3].tolist()}"
 
 
-NEEDS_REWARDS = ('weighted_grpo', 'grpo', 'dr_grpo', 'rloo', 'gpg', 'opo', 'reinforce_batch', 'grpo_passk', 'rank_shaping', 'univg')
+NEEDS_REWARDS = (
+    'weighted_grpo',
+    'grpo',
+    'dr_grpo',
+    'rloo',
+    'gpg',
+    'opo',
+    'reinforce_batch',
+    'grpo_passk',
+    'rank_shaping',
+    'univg',
+)
 
 
 @pytest.mark.parametrize('name', NEEDS_REWARDS)
@@ -139,38 +314,132 @@ def test_equal_rewards_teach_nothing(name):
     assert (advantage(use(name), torch.full((N,), 0.1)) == 0).all()
 
 
-def garbage(x): return x.masked_fill(~MASK.view(N, T, *[1] * (x.dim() - 2)), torch.nan) if x.is_floating_point() else x
+def garbage(x):
+    return (
+        x.masked_fill(~MASK.view(N, T, *[1] * (x.dim() - 2)), torch.nan)
+        if x.is_floating_point()
+        else x
+    )
 
 
 @every_use
 def test_advantage_ignores_what_is_outside_the_mask(made):
     r = rewards_of()
-    adv, dirty = advantage(made, r), advantage(made, r, change=lambda s: {k: by_token(garbage, v, everything=False) for k, v in s.items()})
+    adv, dirty = (
+        advantage(made, r),
+        advantage(
+            made,
+            r,
+            change=lambda s: {k: by_token(garbage, v, everything=False) for k, v in s.items()},
+        ),
+    )
     assert close(*(a[MASK] if a.dim() == 2 else a for a in (adv, dirty)))
 
 
 @every_use
 def test_advantage_does_not_depend_on_the_place_of_a_prompt(made):
     "Prompts stand in a batch in no particular order, so their numbers mean nothing unless a curriculum said so."
+
     def turned(s):
-        if 'rollouts' not in s: return s
-        r, order = s['rollouts'], torch.tensor([3, 0, 5, 1, 4, 2])                     # the new place of prompt i is order[i]
+        if 'rollouts' not in s:
+            return s
+        r, order = (
+            s['rollouts'],
+            torch.tensor([3, 0, 5, 1, 4, 2]),
+        )  # the new place of prompt i is order[i]
         back = order.argsort()
-        moved = dataclasses.replace(r, prompt=order[r.prompt], prompt_ids=r.prompt_ids[back], prompt_mask=r.prompt_mask[back], items=tuple(r.items[i] for i in back))
+        moved = dataclasses.replace(
+            r,
+            prompt=order[r.prompt],
+            prompt_ids=r.prompt_ids[back],
+            prompt_mask=r.prompt_mask[back],
+            items=tuple(r.items[i] for i in back),
+        )
         return {**s, 'rollouts': moved}
+
     assert close(advantage(made, rewards_of()), advantage(made, rewards_of(), change=turned))
 
 
 def test_prices_belong_to_a_pair():
-    "The price of a wrong answer goes by the place in a pair, and there is none before a pair is found."
-    from rl4llm.advantages.pairs import weighted_grpo
+    "The price of a wrong answer goes by the mark that the curriculum put on its problem; without a mark there is none, whatever the batch looks like."
+    from rl4llm.advantages.pairs import marked, weighted_grpo
+
     r, (hard, easy, *others) = rewards_of(), problems()
-    def of(items): return weighted_grpo(r, GROUP, rollouts=dataclasses.replace(some_rollouts(torch.float64), items=tuple(items)), scale='none', easy=2.)
-    assert torch.equal(of(problems()), advantage(use('grpo'), r)) and not torch.allclose(of([hard, easy] * 3), of([easy, hard] * 2 + [hard, easy]))
-    assert not torch.equal(of([hard, easy] * 3), of(problems()))
+    price = dict(scale='none', hard=3.0, easy=2.0)
+
+    def of(items):
+        return weighted_grpo(
+            r,
+            GROUP,
+            rollouts=dataclasses.replace(some_rollouts(torch.float64), items=tuple(items)),
+            **price,
+        )
+
+    plain, pair = advantage(use('grpo'), r), [marked(hard, 0, True), marked(easy, 0, False)]
+    for unmarked in (problems(), [hard, easy] * 3, ()):
+        assert torch.equal(of(unmarked), plain)
+    assert not torch.allclose(of(pair * 3), of(pair[::-1] * 3))
+    mixed, whole = of(pair + others), of(pair * 3)
+    is_marked = GROUP < 2
+    assert torch.equal(mixed[is_marked], whole[is_marked]) and torch.equal(
+        mixed[~is_marked], plain[~is_marked]
+    )
+
+
+@pytest.mark.parametrize('name', ['paired', 'paired_scale', 'paired_pooled'])
+@pytest.mark.parametrize('items', [2, 4])
+def test_a_batch_of_two_problems_is_no_pair(name, items):
+    "Two prompts a step, as anybody may ask for: until the curriculum has found a pair, training is that of grpo, right or wrong."
+    from rl4llm.training.loop import train
+
+    one, other = (
+        train(
+            small_policy().clone(),
+            task('countdown', level='easy'),
+            recipe(made, prompts=items, group=4, max_new_tokens=4, reward='random_reward', **how),
+            steps=1,
+            seed=1,
+        )
+        for made, how in ((name, dict(curriculum='uniform')), ('grpo', {}))
+    )
+    assert [one.metrics[c][0] for c in ('loss', 'grad_norm', 'reward')] == [
+        other.metrics[c][0] for c in ('loss', 'grad_norm', 'reward')
+    ] and one.metrics['grad_norm'][0] > 0
+
+
+@pytest.mark.parametrize('group, worst', [(8, 6), (12, 10), (16, 14), (24, 22)])
+def test_a_brittle_problem_follows_the_size_of_the_group(group, worst):
+    "With groups of G an easy problem failed once or twice in G: the window is that of the rates which the step has measured, unless `samples` says otherwise."
+    from rl4llm.advantages.pairs import prompt_pairs
+    from rl4llm.training.loop import rewards_by_problem
+
+    first = torch.arange(6).repeat_interleave(group)
+    right = torch.tensor(
+        [group - 1, worst, worst - 1, 1, group, 0]
+    )  # brittle twice, too often wrong, hard, solved, never solved
+    r = make_rollouts(
+        prompt_ids=torch.ones(6, 1).long(),
+        prompt_mask=torch.ones(6, 1).bool(),
+        tokens=torch.ones(6 * group, 1).long(),
+        prompt=first,
+        items=problems(),
+        mask=torch.ones(6 * group, 1).bool(),
+        rewards=(torch.arange(group).repeat(6) < right[first]).float(),
+    )
+
+    def found(rollouts, **how):
+        made = prompt_pairs(task('countdown'), **how)
+        made.update(rewards_by_problem(rollouts))
+        return [kept and problems().index(kept[0]) for kept in made.pair]
+
+    assert found(r) == [3, 0]
+    others = r.rewards.masked_fill(first == 0, torch.nan)
+    assert found(dataclasses.replace(r, rewards=others)) == [3, 1]
+    assert found(r, samples=1000)[1] is None
 
 
 # ranks: holes
+
 
 def closed(x):
     "The tokens of the mask moved to the front of their row."
@@ -183,6 +452,7 @@ def closed(x):
 def test_ranks_along_a_response_with_holes(stride, seed):
     "What a tool wrote inside a response is as if it were not there: the ranks are those of the tokens around it, prefix by prefix."
     from rl4llm.advantages.effective_rank import effective_rank_of, rank_along
+
     g = torch.Generator().manual_seed(seed)
     mask = torch.rand(N, 9, generator=g) < 0.6
     hidden = torch.randn(N, 9, 4, generator=g, dtype=torch.float64)
@@ -190,54 +460,92 @@ def test_ranks_along_a_response_with_holes(stride, seed):
     for row in range(N):
         own = hidden[row][mask[row]]
         ends = list(range(stride, len(own) + 1, stride)) or [len(own)]
-        wanted = [effective_rank_of(own[None, :e], torch.ones(1, e, dtype=torch.bool))[0] if e else torch.tensor(1.0).double() for e in ends]
+        wanted = [
+            effective_rank_of(own[None, :e], torch.ones(1, e, dtype=torch.bool))[0]
+            if e
+            else torch.tensor(1.0).double()
+            for e in ends
+        ]
         assert close(found[row][~found[row].isnan()], torch.stack(wanted))
 
 
 # selections: unscored rows
 
+
 @over('select')
 @pytest.mark.parametrize('more', [{}, dict(one_each=True, warmup=0)], ids=['plain', 'one_each'])
 def test_select_unscored_rows_have_no_say(info, more):
     "A row that could not be scored is not a wrong one: which of the others stay, and with what weight, is as without it."
-    if more and info.name != 'token_reward_weights': pytest.skip('knobs of another stage')
+    if more and info.name != 'token_reward_weights':
+        pytest.skip('knobs of another stage')
     gone = torch.tensor([1, 2, 6, 11])
     stay = ~torch.isin(torch.arange(N), gone)
-    r, adv = some_rollouts(torch.float32, rewards=rewards_of(torch.float32).masked_fill(~stay, torch.nan)), batch(torch.float32)[2].masked_fill(~stay[:, None], 0)
+    r, adv = (
+        some_rollouts(
+            torch.float32, rewards=rewards_of(torch.float32).masked_fill(~stay, torch.nan)
+        ),
+        batch(torch.float32)[2].masked_fill(~stay[:, None], 0),
+    )
     s = signals(info, torch.float32, adv=adv)
-    make = (lambda: use(info.name, **more).make())
+    make = lambda: use(info.name, **more).make()
     weight, keep = make()(r, adv, **s)
     alone_weight, alone_keep = make()(at(r, stay), adv[stay], **take(s, stay))
     assert torch.equal(keep[stay], alone_keep)
-    if info.name != 'entropy_quantile': assert torch.equal(weight[stay], alone_weight)            # its quantile is over the tokens of all rows
+    if info.name != 'entropy_quantile':
+        assert torch.equal(
+            weight[stay], alone_weight
+        )  # its quantile is over the tokens of all rows
 
 
 @over('sampler')
 def test_a_sampler_of_nothing_says_so(info):
-    with pytest.raises(ValueError, match='at least one problem'): fn_of(info)(small_policy(), [], 2, seed=1, temperature=1.0)
+    with pytest.raises(ValueError, match='at least one problem'):
+        fn_of(info)(small_policy(), [], 2, seed=1, temperature=1.0)
 
 
 # claims of being unbiased, and of being right in later updates
 
-CLAIMED = {f'{name}: {r.advantage}': r.advantage for name in RECIPES for r in [recipe(name)] if r.advantage.info.unbiased and all(map(tree_has, r.advantage.info.needs))}
+CLAIMED = {
+    f'{name}: {r.advantage}': r.advantage
+    for name in RECIPES
+    for r in [recipe(name)]
+    if r.advantage.info.unbiased and all(map(tree_has, r.advantage.info.needs))
+}
 
 
 @pytest.mark.parametrize('made', CLAIMED.values(), ids=CLAIMED)
-def test_unbiased_at_the_knobs_of_every_recipe(made): assert checked(made).unbiased
+def test_unbiased_at_the_knobs_of_every_recipe(made):
+    assert checked(made).unbiased
 
 
-@pytest.mark.parametrize('name', [n for n in sorted(RECIPES) if recipe(n).advantage.name == 'kl_in_reward'])
+@pytest.mark.parametrize(
+    'name', [n for n in sorted(RECIPES) if recipe(n).advantage.name == 'kl_in_reward']
+)
 def test_recipes_that_ascend_a_penalised_reward(name):
     "The step of the whole recipe, aggregation included, goes the way of E[r] - beta KL where responses end early or late."
     from rl4llm.oracle.estimators import check
     from rl4llm.oracle.tabular import TokenTree, tree_rewards
+
     tree = TokenTree(vocab=3, length=3, eos=0)
-    ref, z, r = random_logits(tree, seed=1), random_logits(tree, seed=2), tree_rewards(tree, lambda s: sum(s) == 2)
+    ref, z, r = (
+        random_logits(tree, seed=1),
+        random_logits(tree, seed=2),
+        tree_rewards(tree, lambda s: sum(s) == 2),
+    )
     beta = dict(recipe(name).advantage.knobs).get('beta', 0.05)
-    assert check(recipe(name), tree, z, r, group=2, ref=ref, target=exact_gradient(tree, z, r, ref=ref, beta=beta)).aligned
+    assert check(
+        recipe(name),
+        tree,
+        z,
+        r,
+        group=2,
+        ref=ref,
+        target=exact_gradient(tree, z, r, ref=ref, beta=beta),
+    ).aligned
 
 
-def several_updates(r): return r.epochs > 1 or r.minibatch is not None and r.minibatch < r.prompts * r.group
+def several_updates(r):
+    return r.epochs > 1 or r.minibatch is not None and r.minibatch < r.prompts * r.group
 
 
 @pytest.mark.parametrize('name', [n for n in sorted(RECIPES) if several_updates(recipe(n))])
@@ -245,30 +553,47 @@ def test_a_recipe_with_several_updates_looks_where_it_came_from(name):
     "In a second update the policy has moved: the loss depends on where it was, or says that it does not."
     made, (logp, logp_old, adv, mask) = recipe(name).objective, batch()
     s = signals(made.info, torch.float64)
+
     def gradient(old):
         x = logp.clone().requires_grad_()
         return torch.autograd.grad(made.make()(x, old, adv, mask, **s).sum(), x)[0]
+
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter('always')
         looks = not torch.equal(gradient(logp_old), gradient(logp.detach().clone()))
-    assert looks or told or {'logp_ref', 'logp_behave'} & set(made.info.needs)          # these start from somebody else
+    assert (
+        looks or told or {'logp_ref', 'logp_behave'} & set(made.info.needs)
+    )  # these start from somebody else
 
 
 def test_a_plain_policy_gradient_warns_in_a_second_update():
     from rl4llm.objectives.surrogates import policy_gradient
+
     logp, logp_old, adv, mask = batch()
-    with pytest.warns(UserWarning, match='ppo_clip'): policy_gradient(logp, logp_old, adv, mask)
+    with pytest.warns(UserWarning, match='ppo_clip'):
+        policy_gradient(logp, logp_old, adv, mask)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        for same in (None, logp, logp + 1e-5, torch.full_like(logp, torch.nan)): policy_gradient(logp, same, adv, mask)
+        for same in (None, logp, logp + 1e-5, torch.full_like(logp, torch.nan)):
+            policy_gradient(logp, same, adv, mask)
 
 
 # DAPO: the worth of an answer at the limit
 
-@pytest.mark.parametrize('name', [n for n in sorted(RECIPES) if recipe(n).advantage.name == 'grpo_overlong'])
+
+@pytest.mark.parametrize(
+    'name', [n for n in sorted(RECIPES) if recipe(n).advantage.name == 'grpo_overlong']
+)
 def test_what_a_long_answer_is_worth(name):
     "As with the paper's rewards of +1 and -1: right at the limit is halfway between short and right and short and wrong, which is above wrong at the limit."
     made = recipe(name).advantage
-    limit, lengths = made(torch.zeros(2), torch.zeros(2).long(), lengths=torch.ones(2).long()), torch.tensor([1, 10 ** 6, 1, 10 ** 6])
-    short_right, long_right, short_wrong, long_wrong = made(torch.tensor([1., 1., 0., 0.]), torch.zeros(4).long(), lengths=lengths)
-    assert short_right > long_right > short_wrong > long_wrong and torch.isclose(long_right, (short_right + short_wrong) / 2, atol=1e-4)
+    limit, lengths = (
+        made(torch.zeros(2), torch.zeros(2).long(), lengths=torch.ones(2).long()),
+        torch.tensor([1, 10**6, 1, 10**6]),
+    )
+    short_right, long_right, short_wrong, long_wrong = made(
+        torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.zeros(4).long(), lengths=lengths
+    )
+    assert short_right > long_right > short_wrong > long_wrong and torch.isclose(
+        long_right, (short_right + short_wrong) / 2, atol=1e-4
+    )

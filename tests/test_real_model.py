@@ -1,4 +1,5 @@
 """Any Hugging Face causal model trains with the same recipe: text prompts, BPE tokenizer, chat template, other architectures."""
+
 import ast, inspect, json, re, time, zlib
 from pathlib import Path
 
@@ -23,44 +24,94 @@ TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfo
 def tokenizer():
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
-    raw, texts = Tokenizer(models.BPE()), [t.prompt(i, style='text') for t in map(task, ('countdown', 'modular', 'sat')) for i in t.sample(20, seed=0)]
-    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    raw.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=400, special_tokens=['<pad>', '<end>'], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+
+    raw, texts = (
+        Tokenizer(models.BPE()),
+        [
+            t.prompt(i, style='text')
+            for t in map(task, ('countdown', 'modular', 'sat'))
+            for i in t.sample(20, seed=0)
+        ],
+    )
+    raw.pre_tokenizer, raw.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    raw.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=400,
+            special_tokens=['<pad>', '<end>'],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
     return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token='<pad>', eos_token='<end>')
 
 
 def saved(folder, kind, tokenizer, template=TEMPLATE, **sizes):
     from transformers import AutoConfig, AutoModelForCausalLM
+
     torch.manual_seed(0)
     tokenizer.chat_template = template
-    config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.eos_token_id, **sizes)
+    config = AutoConfig.for_model(
+        kind,
+        vocab_size=len(tokenizer),
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.eos_token_id,
+        **sizes,
+    )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
-LLAMA = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512)
+LLAMA = dict(
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=512,
+)
 GPT2 = dict(n_embd=32, n_layer=2, n_head=4, n_positions=512)
 
 
-def digits(prompts, completions, **columns): return [sum(c.isdigit() for c in text) / max(1, len(text)) for text in completions]
+def digits(prompts, completions, **columns):
+    return [sum(c.isdigit() for c in text) / max(1, len(text)) for text in completions]
 
 
-@pytest.mark.parametrize('kind, sizes, lean', [('qwen2', LLAMA, True), ('llama', LLAMA, True), ('gpt2', GPT2, False)])
+@pytest.mark.parametrize(
+    'kind, sizes, lean', [('qwen2', LLAMA, True), ('llama', LLAMA, True), ('gpt2', GPT2, False)]
+)
 @pytest.mark.parametrize('name', ['countdown', 'modular', 'sat'])
 def test_a_recipe_trains_any_model_on_any_task(tmp_path, tokenizer, kind, sizes, lean, name):
     policy = real_policy(saved(tmp_path / kind, kind, tokenizer, **sizes))
-    run = train(policy, task(name), for_text('grpo', max_new_tokens=10, lr=3e-3, prompts=2, group=4, reward=use(digits)), steps=2, path=tmp_path / 'run')
+    run = train(
+        policy,
+        task(name),
+        for_text('grpo', max_new_tokens=10, lr=3e-3, prompts=2, group=4, reward=use(digits)),
+        steps=2,
+        path=tmp_path / 'run',
+    )
     assert policy.style == 'text' and policy.has_fast_path == lean
     assert len(run.rows) == 2 and all(r['loss'] is not None for r in run.rows)
     again = Policy.load(policy.save(tmp_path / 'saved'))
-    assert all(torch.equal(a, b) for a, b in zip(policy.model.parameters(), again.model.parameters()))
+    assert all(
+        torch.equal(a, b) for a, b in zip(policy.model.parameters(), again.model.parameters())
+    )
 
 
 def test_sampled_and_teacher_forced_agree_for_the_fallback(tmp_path, tokenizer):
     policy = real_policy(saved(tmp_path, 'gpt2', tokenizer, **GPT2))
-    rollouts = policy.sample(task('modular').sample(3, seed=0) + task('countdown').sample(1, seed=1), 2, seed=0, max_new_tokens=6)
-    with torch.no_grad(): logp, _ = policy.logprobs(rollouts)
+    rollouts = policy.sample(
+        task('modular').sample(3, seed=0) + task('countdown').sample(1, seed=1),
+        2,
+        seed=0,
+        max_new_tokens=6,
+    )
+    with torch.no_grad():
+        logp, _ = policy.logprobs(rollouts)
     assert (logp - rollouts.logp_behave)[rollouts.mask].abs().max() < 1e-4
 
 
@@ -68,47 +119,81 @@ def test_the_chat_template_is_used_where_there_is_one(tmp_path, tokenizer):
     item = task('countdown').sample(1, seed=0)[0]
     chat = real_policy(saved(tmp_path / 'chat', 'llama', tokenizer, **LLAMA))
     plain = real_policy(saved(tmp_path / 'plain', 'llama', tokenizer, template=None, **LLAMA))
-    assert prompt_text(chat, item).startswith('user: ') and prompt_text(chat, item).endswith('assistant: ')
+    assert prompt_text(chat, item).startswith('user: ') and prompt_text(chat, item).endswith(
+        'assistant: '
+    )
     assert prompt_text(plain, item) == task('countdown').prompt(item, style='text')
 
 
 def test_missing_models_and_long_prompts_are_answered_in_a_sentence(tmp_path, tokenizer):
-    with pytest.raises(FileNotFoundError, match="no model 'no/such/folder': wanted a shipped name"): Policy.load('no/such/folder')
-    policy = real_policy(saved(tmp_path, 'llama', tokenizer, **{**LLAMA, 'max_position_embeddings': 64}))
-    with pytest.raises(ValueError, match='tokens and 32 are wanted for the response, but .* holds 64'): policy.sample(task('countdown').sample(1, seed=0), 1, seed=0, max_new_tokens=32)
+    with pytest.raises(FileNotFoundError, match="no model 'no/such/folder': wanted a shipped name"):
+        Policy.load('no/such/folder')
+    policy = real_policy(
+        saved(tmp_path, 'llama', tokenizer, **{**LLAMA, 'max_position_embeddings': 64})
+    )
+    with pytest.raises(
+        ValueError, match='tokens and 32 are wanted for the response, but .* holds 64'
+    ):
+        policy.sample(task('countdown').sample(1, seed=0), 1, seed=0, max_new_tokens=32)
 
 
-@pytest.mark.parametrize('name, nearest', [('tinny', 'tiny'), ('Tiny', 'tiny'), ('tiny-v2', 'tiny-v1')])
+@pytest.mark.parametrize(
+    'name, nearest', [('tinny', 'tiny'), ('Tiny', 'tiny'), ('tiny-v2', 'tiny-v1')]
+)
 def test_a_misspelt_shipped_name_is_answered_at_once(name, nearest, monkeypatch):
     monkeypatch.delenv('HF_HUB_OFFLINE', raising=False)
-    Policy.load('tiny')                                                                  # imports what is slow
+    Policy.load('tiny')  # imports what is slow
     began = time.perf_counter()
-    with pytest.raises(FileNotFoundError, match=f"no model '{name}' is here; did you mean '{nearest}'"): Policy.load(name)
+    with pytest.raises(
+        FileNotFoundError, match=f"no model '{name}' is here; did you mean '{nearest}'"
+    ):
+        Policy.load(name)
     assert time.perf_counter() - began < 1
 
 
-@pytest.mark.parametrize('name, local', [('gpt2', True), ('small-v1', True), ('./mine', True), ('runs/models/mine', True), ('nbs/mine', True), ('owner/mine', False)])
+@pytest.mark.parametrize(
+    'name, local',
+    [
+        ('gpt2', True),
+        ('small-v1', True),
+        ('./mine', True),
+        ('runs/models/mine', True),
+        ('nbs/mine', True),
+        ('owner/mine', False),
+    ],
+)
 def test_only_owner_and_model_are_asked_for_on_the_hub(name, local, monkeypatch):
     import transformers
+
     asked = []
+
     def load(folder, *, local_files_only, **how):
         asked.append(local_files_only)
         raise OSError('not there')
+
     monkeypatch.setattr(transformers.AutoModelForCausalLM, 'from_pretrained', load)
-    with pytest.raises(FileNotFoundError, match='no model'): Policy.load(name)
+    with pytest.raises(FileNotFoundError, match='no model'):
+        Policy.load(name)
     assert asked == [local]
 
 
-def without(name): return lambda folder: (folder / name).unlink()
+def without(name):
+    return lambda folder: (folder / name).unlink()
 
 
-def cut(name): return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:40])
+def cut(name):
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:40])
 
 
 def one_layer_less(folder):
     from safetensors.torch import load_file, save_file
+
     file = folder / 'model.safetensors'
-    save_file({k: v for k, v in load_file(file).items() if '.layers.1.' not in k}, file, metadata=dict(format='pt'))
+    save_file(
+        {k: v for k, v in load_file(file).items() if '.layers.1.' not in k},
+        file,
+        metadata=dict(format='pt'),
+    )
 
 
 def other_shape(folder):
@@ -118,33 +203,52 @@ def other_shape(folder):
 
 def no_second_shard(folder):
     (folder / 'model.safetensors').rename(folder / 'model-1.safetensors')
-    (folder / 'model.safetensors.index.json').write_text(json.dumps(dict(weight_map=dict(a='model-1.safetensors', b='model-2.safetensors'))))
+    (folder / 'model.safetensors.index.json').write_text(
+        json.dumps(dict(weight_map=dict(a='model-1.safetensors', b='model-2.safetensors')))
+    )
 
 
-@pytest.mark.parametrize('damage, words', [
-    (without('config.json'), 'no configuration .config.json.'), (without('model.safetensors'), 'no weights .model.safetensors.'),
-    (lambda folder: [file.unlink() for file in folder.glob('tokenizer*')], 'no tokenizer'), (cut('config.json'), 'config.json is damaged'), (cut('tokenizer.json'), 'tokenizer.json is damaged'),
-    (cut('model.safetensors'), 'model.safetensors is damaged'), (one_layer_less, '12 of its weights are missing .*layers.1.input_layernorm'), (other_shape, '6 of its weights .*another shape .*gate_proj'),
-    (no_second_shard, 'no model-2.safetensors, which model.safetensors.index.json names')])
+@pytest.mark.parametrize(
+    'damage, words',
+    [
+        (without('config.json'), 'no configuration .config.json.'),
+        (without('model.safetensors'), 'no weights .model.safetensors.'),
+        (lambda folder: [file.unlink() for file in folder.glob('tokenizer*')], 'no tokenizer'),
+        (cut('config.json'), 'config.json is damaged'),
+        (cut('tokenizer.json'), 'tokenizer.json is damaged'),
+        (cut('model.safetensors'), 'model.safetensors is damaged'),
+        (one_layer_less, '12 of its weights are missing .*layers.1.input_layernorm'),
+        (other_shape, '6 of its weights .*another shape .*gate_proj'),
+        (no_second_shard, 'no model-2.safetensors, which model.safetensors.index.json names'),
+    ],
+)
 def test_a_model_folder_that_is_not_whole_names_what_is_wrong(tmp_path, tokenizer, damage, words):
     folder = saved(tmp_path / 'model', 'qwen2', tokenizer, **LLAMA)
     assert Policy.load(folder)
     damage(folder)
-    with pytest.raises((ValueError, FileNotFoundError)) as error: Policy.load(folder)
-    assert re.search(words, str(error.value)) and str(folder) in str(error.value) and '\n' not in str(error.value)
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        Policy.load(folder)
+    assert (
+        re.search(words, str(error.value))
+        and str(folder) in str(error.value)
+        and '\n' not in str(error.value)
+    )
 
 
 # every recipe at the scale of a text model
 
 ALL = sorted(recipes().index)
-NOT_IN_TOKENS = set("""sample_by_the_clock.seed gae.epochs grpo.ddof handful.count handful.draw lagged_top_p.every lagged_top_p.least logged_sample.batches pkpo.k
+NOT_IN_TOKENS = set(
+    """sample_by_the_clock.seed gae.epochs grpo.ddof handful.count handful.draw lagged_top_p.every lagged_top_p.least logged_sample.batches pkpo.k
     prompt_pairs.brittle prompt_pairs.samples random_reward.seed flipped_reward.seed reference_value.epochs reference_value.fit rehearse_solved.tries
     reset_reference.every reset_reference.patience rlfr.epochs rlfr.warmup sample.max_new_tokens sample.seed sample.top_k stale_sample.lag token_reward_weights.epochs
-    token_reward_weights.warmup""".split())
+    token_reward_weights.warmup""".split()
+)
 
 
 @pytest.fixture(scope='module')
-def qwen(tmp_path_factory, tokenizer): return real_policy(saved(tmp_path_factory.mktemp('qwen'), 'qwen2', tokenizer, **LLAMA))
+def qwen(tmp_path_factory, tokenizer):
+    return real_policy(saved(tmp_path_factory.mktemp('qwen'), 'qwen2', tokenizer, **LLAMA))
 
 
 def coin(prompts, completions, **columns):
@@ -155,11 +259,23 @@ def coin(prompts, completions, **columns):
 @pytest.mark.parametrize('name', ALL)
 def test_every_recipe_trains_a_text_model(qwen, name):
     base = recipe(name)
-    made = for_text(name, max_new_tokens=8, lr=1e-3, **({'reward': use(coin)} if base.reward.name == 'correct' else {}))
-    if dict(made.select.knobs).get('warmup'): made = made.but(select=use(made.select, warmup=0))          # no update before it
+    made = for_text(
+        name,
+        max_new_tokens=8,
+        lr=1e-3,
+        **({'reward': use(coin)} if base.reward.name == 'correct' else {}),
+    )
+    if dict(made.select.knobs).get('warmup'):
+        made = made.but(select=use(made.select, warmup=0))  # no update before it
     row = train(qwen.clone(), task('countdown', level='easy'), made, steps=1, limit=1e6).rows[0]
-    assert row['rows'] == made.prompts * made.group and row['tokens'] / row['rows'] <= 8 and row['length'] > 6
-    assert row['updates'] == updates_of(made) == updates_of(base), 'the number of updates a batch belongs to the method'
+    assert (
+        row['rows'] == made.prompts * made.group
+        and row['tokens'] / row['rows'] <= 8
+        and row['length'] > 6
+    )
+    assert row['updates'] == updates_of(made) == updates_of(base), (
+        'the number of updates a batch belongs to the method'
+    )
 
 
 @pytest.mark.parametrize('name', ALL)
@@ -167,22 +283,45 @@ def test_a_text_model_changes_sizes_only(name):
     "Knobs stay, except those in tokens, which follow the response; a group size of the recipe's own stays."
     base, made = recipe(name), for_text(name, max_new_tokens=10 * ROOM)
     assert base.group == Recipe.group or made.group == base.group
-    assert {k for k in made.diff(base) if k not in STAGE_FIELDS} <= {'prompts', 'group', 'minibatch', 'micro', 'lr', 'max_new_tokens'}
+    assert {k for k in made.diff(base) if k not in STAGE_FIELDS} <= {
+        'prompts',
+        'group',
+        'minibatch',
+        'micro',
+        'lr',
+        'max_new_tokens',
+    }
     for field in STAGE_FIELDS:
         old, new = getattr(base, field), getattr(made, field)
         for a, b in zip(*([x] if field != 'regularisers' else x for x in (old, new)), strict=True):
             defaults = {k: p.default for k, p in inspect.signature(a.info.fn).parameters.items()}
-            wanted = {k: v * 10 if k in a.info.in_tokens and v else v for k, v in (defaults | dict(a.knobs)).items() if v is not inspect.Parameter.empty}
-            assert a.name == b.name and {k: v for k, v in (defaults | dict(b.knobs)).items() if k in wanted} == wanted
+            wanted = {
+                k: v * 10 if k in a.info.in_tokens and v else v
+                for k, v in (defaults | dict(a.knobs)).items()
+                if v is not inspect.Parameter.empty
+            }
+            assert (
+                a.name == b.name
+                and {k: v for k, v in (defaults | dict(b.knobs)).items() if k in wanted} == wanted
+            )
 
 
 def test_every_whole_knob_is_counted_in_tokens_or_is_not():
     "A new knob that is a whole number has to be sorted: does it grow with the response (in_tokens of its stage) or not (the list above)?"
     found = set()
     for info in stages().values():
-        if not info.module.startswith('rl4llm'): continue
-        whole = {k for k, p in inspect.signature(info.fn).parameters.items() if 'int' in str(p.annotation) and 'Tensor' not in str(p.annotation) and p.kind is p.KEYWORD_ONLY}
-        assert set(info.in_tokens) <= whole, f'{info.name}: in_tokens names a knob that is no whole number'
+        if not info.module.startswith('rl4llm'):
+            continue
+        whole = {
+            k
+            for k, p in inspect.signature(info.fn).parameters.items()
+            if 'int' in str(p.annotation)
+            and 'Tensor' not in str(p.annotation)
+            and p.kind is p.KEYWORD_ONLY
+        }
+        assert set(info.in_tokens) <= whole, (
+            f'{info.name}: in_tokens names a knob that is no whole number'
+        )
         found |= {f'{info.name}.{k}' for k in whole - set(info.in_tokens)}
     assert found == NOT_IN_TOKENS
 
@@ -190,54 +329,164 @@ def test_every_whole_knob_is_counted_in_tokens_or_is_not():
 @pytest.mark.parametrize('name', sorted(stages('sampler')))
 def test_every_sampler_keeps_to_the_longest_response(qwen, name):
     rollouts = use(name).make()
-    rollouts = (rollouts() if inspect.isclass(rollouts) else rollouts)(qwen, task('modular').sample(2, seed=0), 2, seed=0, temperature=1.0, max_new_tokens=3)
+    rollouts = (rollouts() if inspect.isclass(rollouts) else rollouts)(
+        qwen, task('modular').sample(2, seed=0), 2, seed=0, temperature=1.0, max_new_tokens=3
+    )
     assert rollouts.mask.shape[1] == 3
 
 
 def test_rehearsed_and_greedy_answers_keep_to_it_too(qwen, monkeypatch):
     rooms, policy, encode = [], qwen.clone(), Policy.encode_prompts
-    monkeypatch.setattr(Policy, 'encode_prompts', lambda self, items, room=0: rooms.append(room) or encode(self, items, room))
-    for name in ('dph_js', 'remax'): train(policy, task('modular'), for_text(name, max_new_tokens=5, prompts=2, group=2), steps=1)
+    monkeypatch.setattr(
+        Policy,
+        'encode_prompts',
+        lambda self, items, room=0: rooms.append(room) or encode(self, items, room),
+    )
+    for name in ('dph_js', 'remax'):
+        train(
+            policy, task('modular'), for_text(name, max_new_tokens=5, prompts=2, group=2), steps=1
+        )
     assert len(rooms) > 3 and set(rooms) == {5}
 
 
 def test_rows_that_cannot_be_split_into_the_updates_of_a_recipe_are_refused():
-    assert for_text('gspo', prompts=4, group=6).minibatch == 6 and for_text('gspo', minibatch=5).minibatch == 5
-    with pytest.raises(ValueError, match="'gspo' takes 4 updates on a batch, but 3 groups of 1 cannot be split into 4"): for_text('gspo', prompts=3, group=1)
-    with pytest.raises(ValueError, match='max_new_tokens is 256 and the sampler.s is 9, wanted one of the two'): for_text('grpo', sampler=use('sample', max_new_tokens=9))
-    assert for_text(recipe('grpo', sampler=use('sample', max_new_tokens=24, top_p=0.9), aggregate=use('aggregate', length=6)), max_new_tokens=96).aggregate.knobs == (('length', 24),)
+    assert (
+        for_text('gspo', prompts=4, group=6).minibatch == 6
+        and for_text('gspo', minibatch=5).minibatch == 5
+    )
+    with pytest.raises(
+        ValueError,
+        match="'gspo' takes 4 updates on a batch, but 3 groups of 1 cannot be split into 4",
+    ):
+        for_text('gspo', prompts=3, group=1)
+    with pytest.raises(
+        ValueError, match='max_new_tokens is 256 and the sampler.s is 9, wanted one of the two'
+    ):
+        for_text('grpo', sampler=use('sample', max_new_tokens=9))
+    assert for_text(
+        recipe(
+            'grpo',
+            sampler=use('sample', max_new_tokens=24, top_p=0.9),
+            aggregate=use('aggregate', length=6),
+        ),
+        max_new_tokens=96,
+    ).aggregate.knobs == (('length', 24),)
+
+
 ROWS = [{'question': f'What is {a} + {b}?', 'answer': a + b} for a in range(6) for b in range(6)]
 
 
-def test_own_rows_train_evaluate_and_compare_on_a_model_with_an_ordinary_tokenizer(tmp_path, tokenizer):
-    policy, mine = real_policy(saved(tmp_path, 'qwen2', tokenizer, **LLAMA)), task_from(ROWS, name='sums', verify=lambda text, answer: digits([''], [text])[0])
+def test_own_rows_train_evaluate_and_compare_on_a_model_with_an_ordinary_tokenizer(
+    tmp_path, tokenizer
+):
+    policy, mine = (
+        real_policy(saved(tmp_path, 'qwen2', tokenizer, **LLAMA)),
+        task_from(ROWS, name='sums', verify=lambda text, answer: digits([''], [text])[0]),
+    )
     exam = Evaluate(mine.parts['test'], samples=4)
-    run = train(policy, mine, for_text('grpo', max_new_tokens=8, lr=3e-3, prompts=2, group=4), steps=2, path=tmp_path / 'run', callbacks=[exam])
-    assert len(run.rows) == 2 and run.config['task'] == 'sums' and 'DataTask(sums' in run.config['task_settings']
+    run = train(
+        policy,
+        mine,
+        for_text('grpo', max_new_tokens=8, lr=3e-3, prompts=2, group=4),
+        steps=2,
+        path=tmp_path / 'run',
+        callbacks=[exam],
+    )
+    assert (
+        len(run.rows) == 2
+        and run.config['task'] == 'sums'
+        and 'DataTask(sums' in run.config['task_settings']
+    )
     found = evaluate(policy, mine.parts['test'], samples=4)
     assert found.task == 'sums' and len(found.keys) == len(mine.parts['test'])
     assert 'sums' in repr(compare([run])) and 'sums' in compare([run])._repr_html_()
-    assert prompt_text(policy, mine.parts['test'][0]).endswith('between <answer> and </answer>.\nassistant: ')
+    assert prompt_text(policy, mine.parts['test'][0]).endswith(
+        'between <answer> and </answer>.\nassistant: '
+    )
 
 
 def test_own_rows_on_the_tiny_model_say_what_it_cannot_spell():
     tiny = Policy.load('tiny')
-    with pytest.raises(ValueError, match="cannot spell 'What'"): tiny.sample(task_from(ROWS, name='sums').parts['test'][:2], 1, seed=0)
-    with pytest.raises(ValueError, match="does not know 'What', 'now'"): tiny.sample('What is 3 now', 1, seed=0)
-    short = task_from([{'question': f'{a} + {b} ?', 'answer': a + b} for a in range(6) for b in range(6)], name='short')
+    with pytest.raises(ValueError, match="cannot spell 'What'"):
+        tiny.sample(task_from(ROWS).parts['test'][:2], 1, seed=0)
+    with pytest.raises(ValueError, match="does not know 'What', 'now'"):
+        tiny.sample('What is 3 now', 1, seed=0)
+    short = task_from(
+        [{'question': f'{a} + {b} ?', 'answer': a + b} for a in range(6) for b in range(6)],
+        name='short',
+    )
     assert len(tiny.sample(short.sample(2, seed=0), 2, seed=0).texts) == 4
 
 
-OWN_SETTINGS = dict(repetition_penalty=3.0, suppress_tokens=list(range(40, 200)), begin_suppress_tokens=[5, 6], min_new_tokens=6, min_length=40, no_repeat_ngram_size=1, bad_words_ids=[[9]], top_k=2, top_p=0.5, temperature=0.3,
-                    do_sample=True, typical_p=0.5, forced_eos_token_id=3, num_beams=3, exponential_decay_length_penalty=(2, 2.0), sequence_bias=[[[7], 50.0]], renormalize_logits=True, min_p=0.2, encoder_repetition_penalty=2.0,
-                    guidance_scale=2.0, max_length=20, stop_strings=['a'], epsilon_cutoff=0.1, eta_cutoff=0.1, num_return_sequences=1)
+@pytest.mark.parametrize('fast', [True, False])
+@pytest.mark.parametrize('pad', [True, False])
+def test_a_tokenizer_without_an_end_token_is_told_of_wherever_one_is_wanted(
+    tmp_path, tokenizer, fast, pad
+):
+    folder = saved(tmp_path, 'llama', tokenizer, **LLAMA)
+    policy, items = Policy.load(folder, fast=fast), task('countdown').sample(2, seed=0)
+    policy.tokenizer.eos_token = None
+    if not pad:
+        policy.tokenizer.pad_token = None
+    ways = [
+        lambda: policy.eos,
+        lambda: policy.sample(items, 2, seed=0, max_new_tokens=4),
+        lambda: evaluate(policy, items, samples=2),
+        lambda: train(
+            policy,
+            task('countdown'),
+            for_text('grpo', max_new_tokens=4, prompts=2, group=2),
+            steps=1,
+        ),
+    ]
+    policy.tokenizer.save_pretrained(folder)
+    for way in [*ways, lambda: real_policy(folder)]:
+        with pytest.raises(
+            ValueError, match='has no end token, so no response could end: set .*eos_token'
+        ) as e:
+            way()
+        assert '\n' not in str(e.value)
+    policy.tokenizer.eos_token = '<end>'
+    assert len(policy.sample(items, 2, seed=0, max_new_tokens=4).texts) == 4
+
+
+OWN_SETTINGS = dict(
+    repetition_penalty=3.0,
+    suppress_tokens=list(range(40, 200)),
+    begin_suppress_tokens=[5, 6],
+    min_new_tokens=6,
+    min_length=40,
+    no_repeat_ngram_size=1,
+    bad_words_ids=[[9]],
+    top_k=2,
+    top_p=0.5,
+    temperature=0.3,
+    do_sample=True,
+    typical_p=0.5,
+    forced_eos_token_id=3,
+    num_beams=3,
+    exponential_decay_length_penalty=(2, 2.0),
+    sequence_bias=[[[7], 50.0]],
+    renormalize_logits=True,
+    min_p=0.2,
+    encoder_repetition_penalty=2.0,
+    guidance_scale=2.0,
+    max_length=20,
+    stop_strings=['a'],
+    epsilon_cutoff=0.1,
+    eta_cutoff=0.1,
+    num_return_sequences=1,
+)
 
 
 @pytest.mark.parametrize('setting', OWN_SETTINGS)
 @pytest.mark.parametrize('kind, sizes', [('gpt2', GPT2), ('llama', LLAMA)])
-def test_the_models_own_settings_for_generate_do_not_move_what_is_drawn(tmp_path, tokenizer, kind, sizes, setting):
+def test_the_models_own_settings_for_generate_do_not_move_what_is_drawn(
+    tmp_path, tokenizer, kind, sizes, setting
+):
     "The behaviour's log-probabilities are the policy's own, whatever generation_config says; and the fast path draws the same."
     from transformers import GenerationConfig
+
     items = task('countdown').sample(2, seed=0)
     policy = real_policy(saved(tmp_path, kind, tokenizer, **sizes))
     policy.fast = False
@@ -247,8 +496,11 @@ def test_the_models_own_settings_for_generate_do_not_move_what_is_drawn(tmp_path
     setattr(own, setting, OWN_SETTINGS[setting])
     stubborn = draw()
     assert policy.model.generation_config is own and getattr(own, setting) == OWN_SETTINGS[setting]
-    assert torch.equal(stubborn.tokens, plain.tokens) and torch.equal(stubborn.logp_behave, plain.logp_behave)
-    with torch.no_grad(): logp, _ = policy.logprobs(stubborn)
+    assert torch.equal(stubborn.tokens, plain.tokens) and torch.equal(
+        stubborn.logp_behave, plain.logp_behave
+    )
+    with torch.no_grad():
+        logp, _ = policy.logprobs(stubborn)
     assert (logp - stubborn.logp_behave)[stubborn.mask].abs().max() < 1e-4
     if kind == 'llama':
         policy.fast = True
@@ -258,31 +510,57 @@ def test_the_models_own_settings_for_generate_do_not_move_what_is_drawn(tmp_path
 def test_a_model_without_generation_settings_gets_them_back_after_an_error(tmp_path, tokenizer):
     policy = real_policy(saved(tmp_path, 'gpt2', tokenizer, **GPT2))
     own = policy.model.generation_config
-    def broken(*args, **kwargs): raise RuntimeError('broken')
+
+    def broken(*args, **kwargs):
+        raise RuntimeError('broken')
+
     policy.model.forward = broken
-    with pytest.raises(RuntimeError): policy.sample(task('countdown').sample(1, seed=0), 1, seed=0, max_new_tokens=2)
+    with pytest.raises(RuntimeError):
+        policy.sample(task('countdown').sample(1, seed=0), 1, seed=0, max_new_tokens=2)
     assert policy.model.generation_config is own
 
 
 @pytest.mark.parametrize('model', ['tiny', 'llama', 'gpt2'])
 def test_one_string_is_one_prompt(tmp_path, tokenizer, model):
-    policy = Policy.load('tiny') if model == 'tiny' else real_policy(saved(tmp_path, model, tokenizer, **(GPT2 if model == 'gpt2' else LLAMA)))
+    policy = (
+        Policy.load('tiny')
+        if model == 'tiny'
+        else real_policy(saved(tmp_path, model, tokenizer, **(GPT2 if model == 'gpt2' else LLAMA)))
+    )
     text, more = '<countdown> 3 4 5 -> 12 :', {} if model == 'tiny' else dict(max_new_tokens=8)
-    alone, listed, other = policy.sample(text, 2, seed=0, **more), policy.sample([text], 2, seed=0, **more), policy.sample((text, text), 2, seed=0, **more)
+    alone, listed, other = (
+        policy.sample(text, 2, seed=0, **more),
+        policy.sample([text], 2, seed=0, **more),
+        policy.sample((text, text), 2, seed=0, **more),
+    )
     assert len(alone) == 2 and alone.items == (text,) and len(other) == 4
-    assert torch.equal(alone.tokens, listed.tokens) and policy.prompts(text) == policy.prompts([text]) and len(policy.prompts(text)) == 1
+    assert (
+        torch.equal(alone.tokens, listed.tokens)
+        and policy.prompts(text) == policy.prompts([text])
+        and len(policy.prompts(text)) == 1
+    )
     item = task('countdown').sample(1, seed=0)[0]
     assert policy.sample(item, 2, seed=0, **more).items == (item,)
     for nothing in ([], ()):
-        with pytest.raises(ValueError, match='no prompts given'): policy.sample(nothing, 1, seed=0)
+        with pytest.raises(ValueError, match='no prompts given'):
+            policy.sample(nothing, 1, seed=0)
 
 
 def test_special_tokens_inside_a_response_reach_the_verifier(tokenizer):
     from transformers import LlamaConfig, LlamaForCausalLM
-    tokenizer.add_special_tokens({'additional_special_tokens': ['<answer>', '</answer>', '<again>']})
+
+    tokenizer.add_special_tokens(
+        {'additional_special_tokens': ['<answer>', '</answer>', '<again>']}
+    )
     policy = Policy(LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **LLAMA)), tokenizer)
     end = tokenizer.eos_token
-    for text, wanted in ((f'<answer> 7 </answer>{end}', '<answer> 7 </answer>'), ('7<again>8', '7<again>8'), (f'7{end}8{end}', f'7{end}8'), (f'7{end}<pad><pad>', '7'), (f'<pad>7{end}', '<pad>7')):
+    for text, wanted in (
+        (f'<answer> 7 </answer>{end}', '<answer> 7 </answer>'),
+        ('7<again>8', '7<again>8'),
+        (f'7{end}8{end}', f'7{end}8'),
+        (f'7{end}<pad><pad>', '7'),
+        (f'<pad>7{end}', '<pad>7'),
+    ):
         ids = torch.tensor([tokenizer(text, add_special_tokens=False)['input_ids']])
         assert policy.decode(ids, torch.ones_like(ids, dtype=torch.bool)) == (wanted,)
 
@@ -291,16 +569,32 @@ def test_code_that_comes_with_a_model_is_never_run(tmp_path, tokenizer):
     folder = saved(tmp_path, 'llama', tokenizer, **LLAMA)
     config = json.loads((folder / 'config.json').read_text())
     (folder / 'theirs.py').write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    (folder / 'config.json').write_text(json.dumps(config | dict(model_type='theirs', auto_map=dict(AutoConfig='theirs.C', AutoModelForCausalLM='theirs.M'))))
-    with pytest.raises(ValueError, match='code of its own, which is never run'): Policy.load(folder)
+    (folder / 'config.json').write_text(
+        json.dumps(
+            config
+            | dict(
+                model_type='theirs',
+                auto_map=dict(AutoConfig='theirs.C', AutoModelForCausalLM='theirs.M'),
+            )
+        )
+    )
+    with pytest.raises(ValueError, match='code of its own, which is never run'):
+        Policy.load(folder)
     assert not (tmp_path / 'ran').exists()
 
 
 def test_every_loader_refuses_foreign_code():
     import rl4llm
+
     calls = []
     for path in Path(rl4llm.__file__).parent.rglob('*.py'):
         text = path.read_text()
         assert 'trust_remote_code=True' not in text
-        calls += [ast.unparse(n) for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and getattr(n.func, 'attr', '') == 'from_pretrained']
-    assert len(calls) >= 2 and all('**where' in call or 'trust_remote_code=False' in call for call in calls)
+        calls += [
+            ast.unparse(n)
+            for n in ast.walk(ast.parse(text))
+            if isinstance(n, ast.Call) and getattr(n.func, 'attr', '') == 'from_pretrained'
+        ]
+    assert len(calls) >= 2 and all(
+        '**where' in call or 'trust_remote_code=False' in call for call in calls
+    )

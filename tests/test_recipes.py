@@ -1,4 +1,5 @@
 "Every registered recipe takes a training step on the embedded model, and the tables show what it is made of."
+
 import html, math
 from functools import cache
 import pytest, torch
@@ -14,22 +15,36 @@ every_recipe = pytest.mark.parametrize('name', sorted(RECIPES))
 
 
 @cache
-def base(): return Policy.load('tiny')
+def base():
+    return Policy.load('tiny')
 
 
 class UntilItMoves:
     "Stop after the first step that had something to learn from (eight responses may all be right, or a buffer may have to fill first)."
-    def on_step(self, state, row): state.stop = bool(row['updates']) and row['grad_norm'] > 0
+
+    def on_step(self, state, row):
+        state.stop = bool(row['updates']) and row['grad_norm'] > 0
 
 
 @every_recipe
 def test_one_step(name):
     policy = base().clone()
     before = [p.detach().clone() for p in policy.model.parameters()]
-    run = train(policy, task('countdown', level='easy'), recipe(name, prompts=2, group=4, minibatch=None, micro=None), steps=15, seed=1, callbacks=[UntilItMoves()])
+    run = train(
+        policy,
+        task('countdown', level='easy'),
+        recipe(name, prompts=2, group=4, minibatch=None, micro=None),
+        steps=15,
+        seed=1,
+        callbacks=[UntilItMoves()],
+    )
     last = run.rows[-1]
-    assert last['updates'] and math.isfinite(last['loss']) and math.isfinite(last['grad_norm']), last
-    assert any(not torch.equal(a, b) for a, b in zip(before, policy.model.parameters())), f"{name} leaves the weights alone"
+    assert last['updates'] and math.isfinite(last['loss']) and math.isfinite(last['grad_norm']), (
+        last
+    )
+    assert any(not torch.equal(a, b) for a, b in zip(before, policy.model.parameters())), (
+        f"{name} leaves the weights alone"
+    )
     assert all(p.isfinite().all() for p in policy.model.parameters())
 
 
@@ -37,28 +52,41 @@ def test_one_step(name):
 def test_the_tables_show_its_stages(name):
     r = recipe(name)
     page = html.unescape(r._repr_html_())
-    for field in STAGE_FIELDS: assert str(getattr(r, field)) in page, f"{name} does not show its {field}"
-    for field, (_, new) in r.diff().items(): assert f"{field}: {new}" in TABLE.changes[name], f"recipes() does not say that {name} changes {field}"
+    for field in STAGE_FIELDS:
+        assert str(getattr(r, field)) in page, f"{name} does not show its {field}"
+    for field, (_, new) in r.diff().items():
+        assert f"{field}: {new}" in TABLE.changes[name], (
+            f"recipes() does not say that {name} changes {field}"
+        )
 
 
 def test_the_map_names_every_recipe_once_and_below_its_parent():
     import matplotlib
+
     matplotlib.use('agg')
     texts = recipe_map(placebos=True, depth=99).axes[0].texts
     at = {name: [t.get_position() for t in texts if t.get_text() == name] for name in RECIPES}
-    assert all(len(spots) == 1 for spots in at.values()), {n: s for n, s in at.items() if len(s) != 1}
+    assert all(len(spots) == 1 for spots in at.values()), {
+        n: s for n, s in at.items() if len(s) != 1
+    }
     for name, r in RECIPES.items():
-        if r.parent: assert at[name][0][1] > at[r.parent][0][1] and at[name][0][0] > at[r.parent][0][0]
+        if r.parent:
+            assert at[name][0][1] > at[r.parent][0][1] and at[name][0][0] > at[r.parent][0][0]
     assert [n for n, _ in recipe_tree()] == list(TABLE.index)
-    with pytest.raises(KeyError, match='no recipe is called .no_such_recipe.; did you mean'): recipe_map('no_such_recipe')
+    with pytest.raises(KeyError, match='no recipe is called .no_such_recipe.; did you mean'):
+        recipe_map('no_such_recipe')
 
 
 def test_the_map_leaves_out_placebos_and_what_does_not_fit_and_says_so():
     import matplotlib
+
     matplotlib.use('agg')
     drawn = {root: recipe_map(root) for root in (None, 'grpo', 'forking_tokens')}
     for figure in drawn.values():
-        assert min(t.get_fontsize() for t in figure.axes[0].texts) >= 8 and figure.get_size_inches()[1] <= 11
+        assert (
+            min(t.get_fontsize() for t in figure.axes[0].texts) >= 8
+            and figure.get_size_inches()[1] <= 11
+        )
     texts = {root: [t.get_text() for t in figure.axes[0].texts] for root, figure in drawn.items()}
     for shown in texts.values():
         named = [n for n in shown if n in RECIPES]
@@ -66,10 +94,13 @@ def test_the_map_leaves_out_placebos_and_what_does_not_fit_and_says_so():
         below = [int(t) for t in shown if t.strip().startswith('+')]
         root = next(iter(named))
         assert len(named) + sum(below) == sum(not is_placebo(n) for n, _ in recipe_tree(root))
-    assert 'univg_shuffled' in [t.get_text() for t in recipe_map('univg', placebos=True).axes[0].texts]
+    assert 'univg_shuffled' in [
+        t.get_text() for t in recipe_map('univg', placebos=True).axes[0].texts
+    ]
 
 
 def test_the_table_is_shown_in_full():
     page = html.unescape(TABLE._repr_html_().replace('<wbr>', ''))
-    for name in RECIPES: assert TABLE.changes[name] in page and TABLE.summary[name] in page
+    for name in RECIPES:
+        assert TABLE.changes[name] in page and TABLE.summary[name] in page
     assert 'grpo' in TABLE[TABLE.parent == 'rloo']._repr_html_()

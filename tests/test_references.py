@@ -1,4 +1,5 @@
 """What a reset does besides copying weights: the optimiser forgets, and the next step is a first step."""
+
 import torch
 
 from rl4llm.core.registry import recipe, use
@@ -9,9 +10,12 @@ from rl4llm.training.loop import train
 
 class Watch:
     "Notes after each step how many parameters the optimiser remembers, their oldest step count, and how far the weights moved."
-    def __init__(self): self.remembered, self.counts, self.moves, self.before = [], [], [], None
 
-    def on_start(self, state): self.before = [p.detach().clone() for p in state.policy.model.parameters()]
+    def __init__(self):
+        self.remembered, self.counts, self.moves, self.before = [], [], [], None
+
+    def on_start(self, state):
+        self.before = [p.detach().clone() for p in state.policy.model.parameters()]
 
     def on_step(self, state, row):
         self.remembered.append(len(state.optimiser.state))
@@ -29,7 +33,9 @@ def words(prompts, completions, **columns):
 def watched(policy, reference, steps=5):
     watch = Watch()
     made = recipe('grpo_kl', reward=words, reference=reference, prompts=2, group=4, lr=1e-3)
-    run = train(policy, task('countdown', level='easy'), made, steps=steps, seed=0, callbacks=[watch])
+    run = train(
+        policy, task('countdown', level='easy'), made, steps=steps, seed=0, callbacks=[watch]
+    )
     assert all(row['updates'] for row in run.rows), 'no test of a reset without updates'
     return watch
 
@@ -49,12 +55,23 @@ def test_a_reset_clears_the_optimiser_and_nothing_else_does(small_policy):
 def test_a_reset_is_told_to_the_optimiser_that_trains(small_policy):
     "By hand: state and optimiser as the loop has them; the moments go, parameters and their groups stay."
     from types import SimpleNamespace
+
     optimiser = torch.optim.AdamW(small_policy.model.parameters(), lr=1e-3)
-    for p in small_policy.model.parameters(): p.grad = torch.ones_like(p)
+    for p in small_policy.model.parameters():
+        p.grad = torch.ones_like(p)
     optimiser.step()
     groups = [len(g['params']) for g in optimiser.param_groups]
-    state = SimpleNamespace(policy=small_policy, step=7, optimiser=optimiser, rollouts=SimpleNamespace(rewards=torch.tensor([0., 1.])))
+    state = SimpleNamespace(
+        policy=small_policy,
+        step=7,
+        optimiser=optimiser,
+        rollouts=SimpleNamespace(rewards=torch.tensor([0.0, 1.0])),
+    )
     reference = reset_reference(every=1)
     reference(small_policy)
     reference.update(state)
-    assert not optimiser.state and [len(g['params']) for g in optimiser.param_groups] == groups and reference.resets == [7]
+    assert (
+        not optimiser.state
+        and [len(g['params']) for g in optimiser.param_groups] == groups
+        and reference.resets == [7]
+    )

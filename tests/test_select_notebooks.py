@@ -1,4 +1,5 @@
 "Which notebooks `make test` executes: tried on a small project under git."
+
 import os, shutil, subprocess
 import nbformat, pytest, select_notebooks
 from select_notebooks import House, affected, changed_files, choose, turn_of
@@ -49,15 +50,21 @@ def write(path, text):
 def project(tmp_path_factory):
     "A project on main with two commits, the last one empty."
     top = tmp_path_factory.mktemp('project')
-    for name, code in MODULES.items(): write(top/'rl4llm'/f'{name}.py', code)
+    for name, code in MODULES.items():
+        write(top / 'rl4llm' / f'{name}.py', code)
     for name, code in NOTEBOOKS.items():
         made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-        write(top/f'{name}.ipynb', nbformat.writes(made))
-    names = {'core.numerics': 'near', 'core.registry': 'recipe', 'advantages.mean': 'mean',
-             'training.loop': 'train', 'atlas.table': 'table'}
+        write(top / f'{name}.ipynb', nbformat.writes(made))
+    names = {
+        'core.numerics': 'near',
+        'core.registry': 'recipe',
+        'advantages.mean': 'mean',
+        'training.loop': 'train',
+        'atlas.table': 'table',
+    }
     syms = {f'rl4llm.{m}': {f'rl4llm.{m}.{name}': ()} for m, name in names.items()}
-    write(top/'rl4llm'/'_modidx.py', f"d = {{'syms': {syms}}}")
-    write(top/'rl4llm'/'assets'/'papers'/'a.csv', '1')
+    write(top / 'rl4llm' / '_modidx.py', f"d = {{'syms': {syms}}}")
+    write(top / 'rl4llm' / 'assets' / 'papers' / 'a.csv', '1')
     git(top, 'init', '-b', 'main')
     commit(top)
     commit(top)
@@ -67,24 +74,27 @@ def project(tmp_path_factory):
 @pytest.fixture
 def top(project, tmp_path):
     "A copy of the project, to be changed."
-    return shutil.copytree(project, tmp_path/'project')
+    return shutil.copytree(project, tmp_path / 'project')
 
 
-def stems(names): return sorted(name.split('/')[-1].removesuffix('.ipynb') for name in names)
+def stems(names):
+    return sorted(name.split('/')[-1].removesuffix('.ipynb') for name in names)
 
 
 def edit(top, file):
-    with (top/file).open('a') as f: f.write('\n')
+    with (top / file).open('a') as f:
+        f.write('\n')
 
 
 # -- what changed
+
 
 def test_a_branch_is_compared_with_where_it_left_main(top):
     git(top, 'checkout', '-b', 'work')
     edit(top, 'nbs/core/00_numerics.ipynb')
     commit(top)
     edit(top, 'nbs/core/01_registry.ipynb')
-    write(top/'nbs'/'new.ipynb', '')
+    write(top / 'nbs' / 'new.ipynb', '')
     assert stems(changed_files(top)) == ['00_numerics', '01_registry', 'new']
 
 
@@ -106,7 +116,7 @@ def test_on_main_the_last_commit_is_what_changed(top):
 
 
 def test_main_ahead_of_its_origin(top, tmp_path_factory):
-    there = tmp_path_factory.mktemp('clone')/'project'
+    there = tmp_path_factory.mktemp('clone') / 'project'
     git(top, 'clone', str(top), str(there))
     for file in ('nbs/core/00_numerics.ipynb', 'nbs/core/01_registry.ipynb'):
         edit(there, file)
@@ -115,7 +125,7 @@ def test_main_ahead_of_its_origin(top, tmp_path_factory):
 
 
 def test_one_commit_alone(top, tmp_path_factory):
-    there = tmp_path_factory.mktemp('shallow')/'project'
+    there = tmp_path_factory.mktemp('shallow') / 'project'
     git(top, 'clone', '--depth', '1', f'file://{top}', str(there))
     assert changed_files(there) == set()
     edit(there, 'nbs/core/00_numerics.ipynb')
@@ -127,15 +137,18 @@ def test_one_commit_alone(top, tmp_path_factory):
 NUMERICS = ['00_lazy', '00_mean', '00_numerics', '01_spread', '03_named']
 
 
-@pytest.mark.parametrize('file, reached', [
-    ('nbs/core/00_numerics.ipynb', NUMERICS),
-    ('rl4llm/core/numerics.py', NUMERICS),
-    ('nbs/core/01_registry.ipynb', ['00_loop', '01_registry', '01_top', '03_named']),
-    ('nbs/advantages/01_spread.ipynb', ['01_spread', '03_named']),
-    ('nbs/labs/04_alone.ipynb', ['04_alone']),
-    ('rl4llm/assets/papers/a.csv', ['00_table', '02_dots']),
-    ('README.md', []),
-])
+@pytest.mark.parametrize(
+    'file, reached',
+    [
+        ('nbs/core/00_numerics.ipynb', NUMERICS),
+        ('rl4llm/core/numerics.py', NUMERICS),
+        ('nbs/core/01_registry.ipynb', ['00_loop', '01_registry', '01_top', '03_named']),
+        ('nbs/advantages/01_spread.ipynb', ['01_spread', '03_named']),
+        ('nbs/labs/04_alone.ipynb', ['04_alone']),
+        ('rl4llm/assets/papers/a.csv', ['00_table', '02_dots']),
+        ('README.md', []),
+    ],
+)
 def test_a_change_reaches(top, file, reached):
     assert stems(affected(House(top), {file})) == reached
 
@@ -146,6 +159,7 @@ def test_the_reason_names_what_changed(top):
 
 
 # -- the choice
+
 
 def test_all_come_in_turn(top, monkeypatch):
     seen = []

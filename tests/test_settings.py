@@ -1,8 +1,16 @@
 "settings.ini: what is read from where, and what a wrong one says."
+
 import os, subprocess, sys
 from pathlib import Path
 import pytest
-from rl4llm.app.diagnosis import doctor, find_model, find_packages, find_setup, install_command, unfit
+from rl4llm.app.diagnosis import (
+    doctor,
+    find_model,
+    find_packages,
+    find_setup,
+    install_command,
+    unfit,
+)
 from rl4llm.core.settings_file import KEYS, Settings, apply_settings, find_settings, settings, size
 
 TOP = Path(__file__).resolve().parents[1]
@@ -11,48 +19,52 @@ TOP = Path(__file__).resolve().parents[1]
 @pytest.fixture(autouse=True)
 def empty(tmp_path, monkeypatch):
     "An empty working directory and no variables of ours."
-    for name in [n for n in os.environ if n.startswith('RL4LLM_')]: monkeypatch.delenv(name)
+    for name in [n for n in os.environ if n.startswith('RL4LLM_')]:
+        monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def write(text, folder='.'):
     Path(folder).mkdir(parents=True, exist_ok=True)
-    (Path(folder)/'settings.ini').write_text(text, encoding='utf-8', errors='surrogateescape')
+    (Path(folder) / 'settings.ini').write_text(text, encoding='utf-8', errors='surrogateescape')
 
 
 def test_defaults_without_a_file(empty):
     s = settings()
-    assert (s.seed, s.threads, s.dry_run, s.runs) == (0, 0, False, empty/'runs')
+    assert (s.seed, s.threads, s.dry_run, s.runs) == (0, 0, False, empty / 'runs')
     assert {where for _, where in s.sources} == {'default'}
 
 
 def test_the_shipped_file_sets_every_key_to_its_default(monkeypatch):
-    shipped, defaults = settings(TOP/'settings.ini'), settings()
-    assert all(getattr(shipped, f) == getattr(defaults, f) for f in ('preset_set', 'device_set', 'seed', 'threads', 'dry_run'))
+    shipped, defaults = settings(TOP / 'settings.ini'), settings()
+    assert all(
+        getattr(shipped, f) == getattr(defaults, f)
+        for f in ('preset_set', 'device_set', 'seed', 'threads', 'dry_run')
+    )
     assert {key for key, where in shipped.sources if where != 'default'} == set(KEYS)
-    assert shipped.runs == TOP/'runs'
+    assert shipped.runs == TOP / 'runs'
 
 
 def test_found_upward_and_runs_relative_to_the_file(empty, monkeypatch):
     write('[rl4llm]\nseed = 4\nruns = kept/runs  # a comment\n')
-    (empty/'a'/'b').mkdir(parents=True)
-    monkeypatch.chdir(empty/'a'/'b')
-    assert find_settings() == empty/'settings.ini'
-    assert settings().seed == 4 and settings().runs == empty/'kept'/'runs'
+    (empty / 'a' / 'b').mkdir(parents=True)
+    monkeypatch.chdir(empty / 'a' / 'b')
+    assert find_settings() == empty / 'settings.ini'
+    assert settings().seed == 4 and settings().runs == empty / 'kept' / 'runs'
 
 
 def test_the_nearest_file_wins_and_those_of_other_tools_are_passed_over(empty, monkeypatch):
     write('[rl4llm]\nseed = 1\n')
     write('[rl4llm]\nseed = 2\n', 'near')
     write('[DEFAULT]\nlib_name = other\n', 'near/other')
-    monkeypatch.chdir(empty/'near'/'other')
+    monkeypatch.chdir(empty / 'near' / 'other')
     assert settings().seed == 2
 
 
 def test_absolute_runs_folder_is_kept(empty):
     write(f'[rl4llm]\nruns = {empty}/elsewhere\n')
-    assert settings().runs == empty/'elsewhere'
+    assert settings().runs == empty / 'elsewhere'
 
 
 def test_environment_wins(monkeypatch):
@@ -63,67 +75,88 @@ def test_environment_wins(monkeypatch):
     assert s.dry_run and s.seed == 9 and dict(s.sources)['seed'] == 'RL4LLM_SEED'
 
 
-@pytest.mark.parametrize('text, words', [
-    ('[rl4llm]\nsead = 1', ["settings.ini", "'sead'", "did you mean 'seed'"]),
-    ('[rl4llm]\nlearning_rate = 1', ["settings.ini", "'learning_rate'", 'preset, device, seed']),
-    ('[rl4llm]\nseed = -1', ['seed', "'-1'", 'whole number']),
-    ('[rl4llm]\nseed =', ['seed', "''", 'whole number']),
-    ('[rl4llm]\ndevice = tpu', ["'tpu'", 'auto, cpu, cuda or cuda:N']),
-    ('[rl4llm]\ndevice = cuda:x', ["'cuda:x'"]),
-    ('[rl4llm]\npreset = big', ["'big'", 'auto, cpu or gpu']),
-    ('[rl4llm]\ndry_run = maybe', ["'maybe'", 'yes or no']),
-    ('[rl4llm]\nthreads = two', ["'two'"]),
-    ('[rl4lm]\nseed = 1', ['[rl4lm]', 'did you mean [rl4llm]']),
-    ('[RL4LLM]\nseed = 1', ['[RL4LLM]', 'did you mean [rl4llm]']),
-    ('[training]\nseed = 1\npreset = cpu', ['[training]', 'did you mean [rl4llm]']),
-    ('[rl4llm]\nmodel = caf\udce9', ['settings.ini is not an ini file']),
-    ('[rl4llm]\nseed = 1\n[sizes]\n', ['[sizes]', '[rl4llm]']),
-    ('[rl4llm]\nseed = 1\nseed = 2', ['settings.ini', 'seed', 'already exists']),
-    ('seed = 1\n', ['settings.ini is not an ini file', 'section']),
-])
+@pytest.mark.parametrize(
+    'text, words',
+    [
+        ('[rl4llm]\nsead = 1', ["settings.ini", "'sead'", "did you mean 'seed'"]),
+        (
+            '[rl4llm]\nlearning_rate = 1',
+            ["settings.ini", "'learning_rate'", 'preset, device, seed'],
+        ),
+        ('[rl4llm]\nseed = -1', ['seed', "'-1'", 'whole number']),
+        ('[rl4llm]\nseed =', ['seed', "''", 'whole number']),
+        ('[rl4llm]\ndevice = tpu', ["'tpu'", 'auto, cpu, cuda or cuda:N']),
+        ('[rl4llm]\ndevice = cuda:x', ["'cuda:x'"]),
+        ('[rl4llm]\npreset = big', ["'big'", 'auto, cpu or gpu']),
+        ('[rl4llm]\ndry_run = maybe', ["'maybe'", 'yes or no']),
+        ('[rl4llm]\nthreads = two', ["'two'"]),
+        ('[rl4lm]\nseed = 1', ['[rl4lm]', 'did you mean [rl4llm]']),
+        ('[RL4LLM]\nseed = 1', ['[RL4LLM]', 'did you mean [rl4llm]']),
+        ('[training]\nseed = 1\npreset = cpu', ['[training]', 'did you mean [rl4llm]']),
+        ('[rl4llm]\nmodel = caf\udce9', ['settings.ini is not an ini file']),
+        ('[rl4llm]\nseed = 1\n[sizes]\n', ['[sizes]', '[rl4llm]']),
+        ('[rl4llm]\nseed = 1\nseed = 2', ['settings.ini', 'seed', 'already exists']),
+        ('seed = 1\n', ['settings.ini is not an ini file', 'section']),
+    ],
+)
 def test_a_wrong_file_is_answered_in_one_sentence(text, words):
     write(text)
-    with pytest.raises(ValueError) as error: settings()
+    with pytest.raises(ValueError) as error:
+        settings()
     message = str(error.value)
     assert all(w in message for w in words) and '\n' not in message
 
 
 def test_a_wrong_variable_is_named(monkeypatch):
     monkeypatch.setenv('RL4LLM_SEED', 'one')
-    with pytest.raises(ValueError, match='environment variable RL4LLM_SEED'): settings()
+    with pytest.raises(ValueError, match='environment variable RL4LLM_SEED'):
+        settings()
     monkeypatch.delenv('RL4LLM_SEED')
     monkeypatch.setenv('RL4LLM_SEEDS', '1')
-    with pytest.raises(ValueError, match="did you mean 'seed'"): settings()
+    with pytest.raises(ValueError, match="did you mean 'seed'"):
+        settings()
 
 
 def test_an_explicit_file_must_exist_and_be_ours():
-    with pytest.raises(FileNotFoundError, match='no settings file'): settings('none.ini')
+    with pytest.raises(FileNotFoundError, match='no settings file'):
+        settings('none.ini')
     write('[other]\nx = 1\n')
-    with pytest.raises(ValueError, match=r'no section \[other\]'): settings('settings.ini')
+    with pytest.raises(ValueError, match=r'no section \[other\]'):
+        settings('settings.ini')
 
 
 def test_auto_is_looked_up_and_a_missing_gpu_is_said():
     torch = pytest.importorskip('torch')
     gpus = torch.cuda.device_count()
-    assert Settings().device == ('cuda' if gpus else 'cpu') and Settings().preset == ('gpu' if gpus else 'cpu')
+    assert Settings().device == ('cuda' if gpus else 'cpu') and Settings().preset == (
+        'gpu' if gpus else 'cpu'
+    )
     assert Settings(preset_set='gpu', device_set='cpu').preset == 'gpu'
-    with pytest.raises(ValueError, match=f'torch sees {gpus} GPUs'): Settings(device_set=f'cuda:{gpus}').device
+    with pytest.raises(ValueError, match=f'torch sees {gpus} GPUs'):
+        Settings(device_set=f'cuda:{gpus}').device
 
 
 def test_reading_settings_imports_no_torch():
     code = "import sys; from rl4llm import settings; settings().seed; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip() == 'False'
+    assert (
+        subprocess.run(
+            [sys.executable, '-c', code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == 'False'
+    )
 
 
 def test_threads_are_applied():
     import torch
+
     before = torch.get_num_threads()
     try:
         apply_settings(Settings(threads=1))
         assert torch.get_num_threads() == 1
         apply_settings(Settings(threads=0))
         assert torch.get_num_threads() == 1
-    finally: torch.set_num_threads(before)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_display_holds_no_absolute_path(empty):
@@ -132,26 +165,44 @@ def test_display_holds_no_absolute_path(empty):
 
 
 def test_size_picks_by_preset_and_dry_run():
-    cpu, gpu, dry = Settings(preset_set='cpu'), Settings(preset_set='gpu'), Settings(preset_set='gpu', dry_run=True)
+    cpu, gpu, dry = (
+        Settings(preset_set='cpu'),
+        Settings(preset_set='gpu'),
+        Settings(preset_set='gpu', dry_run=True),
+    )
     assert [size(cpu=5, gpu=20, dry=1, using=s) for s in (cpu, gpu, dry)] == [5, 20, 1]
     assert size(cpu=5, gpu=20, using=dry) == 20 and size(cpu=5, gpu=20, dry=0, using=dry) == 0
     assert size(cpu=dict(a=1, b=2), gpu=dict(a=3, b=4), dry=dict(b=0), using=dry) == dict(a=3, b=0)
-    with pytest.raises(ValueError, match='same keys'): size(cpu=dict(a=1), gpu=dict(b=1), using=cpu)
-    with pytest.raises(ValueError, match='same keys'): size(cpu=dict(a=1), gpu=dict(a=1), dry=dict(c=1), using=cpu)
+    with pytest.raises(ValueError, match='same keys'):
+        size(cpu=dict(a=1), gpu=dict(b=1), using=cpu)
+    with pytest.raises(ValueError, match='same keys'):
+        size(cpu=dict(a=1), gpu=dict(a=1), dry=dict(c=1), using=cpu)
 
 
 # -- the diagnosis
 
+
 def test_doctor_names_what_it_looked_at():
     rows = doctor()
     assert [r.what for r in rows][:3] == ['python', 'rl4llm', 'packages']
-    assert {'device', 'threads', 'bfloat16', 'settings', 'preset', 'runs folder', 'embedded model'} <= {r.what for r in rows}
+    assert {
+        'device',
+        'threads',
+        'bfloat16',
+        'settings',
+        'preset',
+        'runs folder',
+        'embedded model',
+    } <= {r.what for r in rows}
     assert all(r.found for r in rows) and all(r.mend for r in rows if r.ok is False)
 
 
 def test_doctor_gives_the_command_for_what_is_missing():
     from packaging.specifiers import SpecifierSet
-    assert unfit({'no-such-package': SpecifierSet('>=1')}) == ['no-such-package missing (wanted >=1)']
+
+    assert unfit({'no-such-package': SpecifierSet('>=1')}) == [
+        'no-such-package missing (wanted >=1)'
+    ]
     assert unfit({'pandas': SpecifierSet('>=2')}) == []
     assert install_command('lab').endswith(('-e ".[lab]"', '"rl4llm[lab]"'))
     lacking = [r for r in find_packages() if r.what.startswith('extra') and r.ok is None]
@@ -167,10 +218,11 @@ def test_doctor_reports_wrong_settings_instead_of_failing():
 
 
 def test_doctor_sees_a_runs_folder_that_cannot_be(empty):
-    (empty/'file').write_text('')
+    (empty / 'file').write_text('')
     write('[rl4llm]\nruns = file/runs\n')
     row = next(r for r in find_setup() if r.what == 'runs folder')
     assert row.ok is False and 'cannot be written' in row.found
 
 
-def test_the_embedded_model_is_there(): assert find_model()[0].ok
+def test_the_embedded_model_is_there():
+    assert find_model()[0].ok

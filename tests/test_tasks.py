@@ -1,53 +1,119 @@
 """Verifiers on hostile text, splits, determinism, and the tokenizer: properties that hold for every registered task."""
+
 import importlib, inspect, itertools, json, random, re, time
 from dataclasses import asdict, replace
+from functools import partial
+from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from rl4llm.tasks import countdown as C
-from rl4llm.tasks import Item, all_solutions, canonical_steps, final_answer, first_dead_end, levels, outcomes, parse_literals, plant_clauses, random_sat, satisfying, saturn_difficulty, write_assignment, solvable, split_of, split_steps, task, task_of, tasks, verify_countdown, verify_modular, verify_sat, wrong_value
-from rl4llm.tasks import SPLITS, same_answer, task_from
+from rl4llm.tasks import (
+    Item,
+    all_solutions,
+    canonical_steps,
+    final_answer,
+    first_dead_end,
+    levels,
+    outcomes,
+    parse_literals,
+    plant_clauses,
+    random_sat,
+    satisfying,
+    saturn_difficulty,
+    write_assignment,
+    solvable,
+    split_of,
+    split_steps,
+    task,
+    task_of,
+    tasks,
+    verify_countdown,
+    verify_modular,
+    verify_sat,
+    wrong_value,
+)
+from rl4llm.tasks import SPLITS, VerifierFailed, keep_task, same_answer, task_from, verdict_of
 from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
 
 NAMES = ['countdown', 'modular', 'sat']
 CASES = [(name, level) for name in NAMES for level in levels(name)]
 CHEAP = [(name, level) for name, level in CASES if (name, level) != ('countdown', 'extreme')]
-WORDS = st.sampled_from([w for w in vocabulary_list() if not w.startswith('<reserved')] + ['\n', ';', '\r\n', '<answer>', '</answer>', '=', '٣', '−', '１', '9' * 5000])
-SOUP = st.one_of(st.text(max_size=200), st.lists(WORDS, max_size=40).map(' '.join), st.text(alphabet='0123456789+-*/=; \n<>answer!abc', max_size=120))
+WORDS = st.sampled_from(
+    [w for w in vocabulary_list() if not w.startswith('<reserved')]
+    + ['\n', ';', '\r\n', '<answer>', '</answer>', '=', '٣', '−', '１', '9' * 5000]
+)
+SOUP = st.one_of(
+    st.text(max_size=200),
+    st.lists(WORDS, max_size=40).map(' '.join),
+    st.text(alphabet='0123456789+-*/=; \n<>answer!abc', max_size=120),
+)
 quick = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def some(name, level, seed=0): return task(name, level).draw(random.Random(seed))
+def some(name, level, seed=0):
+    return task(name, level).draw(random.Random(seed))
 
 
 def reference(item, text):
     "A second, deliberately different reading of each task's rule: does this text answer the item?"
     tags = re.findall(r'</?answer>', text)
-    if tags: text = text.split('<answer>')[1].split('</answer>')[0] if tags == ['<answer>', '</answer>'] and not text.split('</answer>')[1].strip() else None
-    if text is None or len(text) > 2000: return False
+    if tags:
+        text = (
+            text.split('<answer>')[1].split('</answer>')[0]
+            if tags == ['<answer>', '</answer>'] and not text.split('</answer>')[1].strip()
+            else None
+        )
+    if text is None or len(text) > 2000:
+        return False
     if item.task == 'modular':
         m, x, ups = item.data
-        for op, y in ups: x = {'+': x + y, '-': x - y, '*': x * y}[op] % m
+        for op, y in ups:
+            x = {'+': x + y, '-': x - y, '*': x * y}[op] % m
         return text.strip() == str(x)
     if item.task == 'sat':
         k, clauses = item.data
         words = re.sub(r'!', ' ! ', text.replace(',', ' ')).split()
         values, sign = [], True
         for w in words:
-            if w == '!' and not sign: return False
-            if w == '!': sign = False; continue
-            if len(values) >= k or w != 'abcdefghijklmnopqrstuvwxyz'[len(values)]: return False
-            values.append(sign); sign = True
-        return sign and len(values) == k and all(any((x > 0) == values[abs(x) - 1] for x in c) for c in clauses)
+            if w == '!' and not sign:
+                return False
+            if w == '!':
+                sign = False
+                continue
+            if len(values) >= k or w != 'abcdefghijklmnopqrstuvwxyz'[len(values)]:
+                return False
+            values.append(sign)
+            sign = True
+        return (
+            sign
+            and len(values) == k
+            and all(any((x > 0) == values[abs(x) - 1] for x in c) for c in clauses)
+        )
     numbers, target, top, ops = item.data
     have = list(numbers)
     for line in text.strip().replace(';', '\n').splitlines():
-        if not line.strip(): continue
+        if not line.strip():
+            continue
         m = re.fullmatch(r'\s*(\d+)\s*([-+*/])\s*(\d+)\s*=\s*(\d+)\s*', line, re.ASCII)
-        if not m or m[2] not in ops or any(len(g) > 1 and g[0] == '0' for g in (m[1], m[3], m[4])) or max(map(len, m.groups())) > 9: return False
+        if (
+            not m
+            or m[2] not in ops
+            or any(len(g) > 1 and g[0] == '0' for g in (m[1], m[3], m[4]))
+            or max(map(len, m.groups())) > 9
+        ):
+            return False
         a, b, c = int(m[1]), int(m[3]), int(m[4])
-        if m[2] == '/' and (b == 0 or c * b != a) or m[2] != '/' and eval(f'{a}{m[2]}{b}') != c or not 0 <= c <= top: return False
+        if (
+            m[2] == '/'
+            and (b == 0 or c * b != a)
+            or m[2] != '/'
+            and eval(f'{a}{m[2]}{b}') != c
+            or not 0 <= c <= top
+        ):
+            return False
         for x in (a, b):
-            if x not in have: return False
+            if x not in have:
+                return False
             have.remove(x)
         have.append(c)
     return have == [target]
@@ -59,7 +125,9 @@ def reference(item, text):
 def test_any_text_is_judged_without_raising(name, level, text):
     item, _ = some(name, level)
     verdict = task_of(item).verify(item, text)
-    assert 0 <= verdict.score <= 1 and verdict.correct == (verdict.score == 1) == (verdict.first_error is None)
+    assert 0 <= verdict.score <= 1 and verdict.correct == (verdict.score == 1) == (
+        verdict.first_error is None
+    )
     assert not verdict.correct or reference(item, text)
     assert not verdict.correct or verdict.answer is not None
     assert json.loads(json.dumps(asdict(verdict)))['correct'] == verdict.correct
@@ -67,36 +135,75 @@ def test_any_text_is_judged_without_raising(name, level, text):
 
 @pytest.mark.parametrize('name,level', CHEAP)
 @quick
-@given(seed=st.integers(0, 10**6), cut=st.integers(0, 80), swap=st.tuples(st.integers(0, 80), st.integers(0, 80)), word=WORDS, how=st.sampled_from('truncate swap repeat replace insert'.split()))
-def test_damaged_demonstrations_are_right_only_if_the_reference_says_so(name, level, seed, cut, swap, word, how):
+@given(
+    seed=st.integers(0, 10**6),
+    cut=st.integers(0, 80),
+    swap=st.tuples(st.integers(0, 80), st.integers(0, 80)),
+    word=WORDS,
+    how=st.sampled_from('truncate swap repeat replace insert'.split()),
+)
+def test_damaged_demonstrations_are_right_only_if_the_reference_says_so(
+    name, level, seed, cut, swap, word, how
+):
     item, good = some(name, level, seed)
     w = good.split()
     i, j, cut = swap[0] % len(w), swap[1] % len(w), cut % len(w)
-    if how == 'truncate': w = w[:cut]
-    if how == 'swap': w[i], w[j] = w[j], w[i]
-    if how == 'repeat': w = w + [';'] + w[cut:]
-    if how == 'replace': w[i] = word
-    if how == 'insert': w.insert(i, word)
+    if how == 'truncate':
+        w = w[:cut]
+    if how == 'swap':
+        w[i], w[j] = w[j], w[i]
+    if how == 'repeat':
+        w = w + [';'] + w[cut:]
+    if how == 'replace':
+        w[i] = word
+    if how == 'insert':
+        w.insert(i, word)
     text = ' '.join(w)
     verdict = task_of(item).verify(item, text)
     assert not verdict.correct or reference(item, text)
     # a doubled or dangling separator is a fault for the verifier and layout for the reference; everywhere else they agree
-    if name == 'modular' or name == 'sat' and ',' not in text: assert verdict.correct == reference(item, text)
-    if name == 'countdown' and how in ('swap', 'truncate') and reference(item, text): assert verdict.correct or not re.search(r'\d$', text) or '; ;' in text or text.startswith(';')
+    if name == 'modular' or name == 'sat' and ',' not in text:
+        assert verdict.correct == reference(item, text)
+    if name == 'countdown' and how in ('swap', 'truncate') and reference(item, text):
+        assert (
+            verdict.correct or not re.search(r'\d$', text) or '; ;' in text or text.startswith(';')
+        )
 
 
 @pytest.mark.parametrize('name,level', CASES)
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_right_answers_are_accepted_in_every_layout(name, level, seed):
-    if level == 'extreme' and name == 'countdown': item, good = replace(task(name, level), rare=1).draw(random.Random(seed))
-    else: item, good = some(name, level, seed)
+    if level == 'extreme' and name == 'countdown':
+        item, good = replace(task(name, level), rare=1).draw(random.Random(seed))
+    else:
+        item, good = some(name, level, seed)
     t = task_of(item)
-    again = t.demonstrate(item, seed=seed) if not (name == 'countdown' and level == 'extreme') else good
+    again = (
+        t.demonstrate(item, seed=seed) if not (name == 'countdown' and level == 'extreme') else good
+    )
     tagged = good if '<answer>' in good else f'<answer> {good} </answer>'
-    for text in (good, again, f'  {good}\n', good.replace(' ; ', '\n'), good.replace(' ; ', ';'), good.replace(' ; ', ' ;\r\n'), 'Let me think; 1 = 2.\n' + tagged, tagged + '\n'):
+    for text in (
+        good,
+        again,
+        f'  {good}\n',
+        good.replace(' ; ', '\n'),
+        good.replace(' ; ', ';'),
+        good.replace(' ; ', ' ;\r\n'),
+        'Let me think; 1 = 2.\n' + tagged,
+        tagged + '\n',
+    ):
         assert t.verify(item, text).correct and reference(item, text), text
-    for text in (tagged + ' x', tagged + tagged, tagged.replace('</answer>', ''), f'<answer> {tagged} </answer>', '', '<answer></answer>', good + ' junk', good + ' ' + 'x' * 3000):
+    for text in (
+        tagged + ' x',
+        tagged + tagged,
+        tagged.replace('</answer>', ''),
+        f'<answer> {tagged} </answer>',
+        '',
+        '<answer></answer>',
+        good + ' junk',
+        good + ' ' + 'x' * 3000,
+    ):
         assert not t.verify(item, text).correct, text
 
 
@@ -105,10 +212,14 @@ def test_demonstrations_draws_and_items(name, level):
     t, rng = task(name, level), random.Random(3)
     for item, completion in [t.draw(rng) for _ in range(20)]:
         assert item.task == name and t.verify(item, completion).correct and 0 < t.chance(item) <= 1
-        assert item.difficulty == pytest.approx(t.difficulty(item)) and task_of(item).difficulty(item) == pytest.approx(item.difficulty)
+        assert item.difficulty == pytest.approx(t.difficulty(item)) and task_of(item).difficulty(
+            item
+        ) == pytest.approx(item.difficulty)
         assert Item(**json.loads(json.dumps(asdict(item)))) == item and hash(item)
         assert t.demonstrate(item, seed=5) == t.demonstrate(item, seed=5)
-        assert '<answer>' in t.prompt(item, 'text') and '<' not in t.prompt(item, 'text').replace('<answer>', '').replace('</answer>', '')
+        assert '<answer>' in t.prompt(item, 'text') and '<' not in t.prompt(item, 'text').replace(
+            '<answer>', ''
+        ).replace('</answer>', '')
 
 
 @pytest.mark.parametrize('name,level', CHEAP)
@@ -117,40 +228,71 @@ def test_samples_are_distinct_deterministic_and_split(name, level):
     found = {split: t.sample(n, seed=7, split=split) for split in ('train', 'valid', 'test')}
     for split, items in found.items():
         assert len({i.key for i in items}) == n and all(split_of(i.key) == split for i in items)
-    assert found['test'] == t.sample(n, seed=7, split='test') and found['test'] != t.sample(n, seed=8, split='test')
+    assert found['test'] == t.sample(n, seed=7, split='test') and found['test'] != t.sample(
+        n, seed=8, split='test'
+    )
     assert t.sample(5, seed=7, split='test') == found['test'][:5] and t.sample(0, seed=1) == []
 
 
 def test_splits_have_the_stated_shares():
     shares = [split_of(f'countdown|{i}') for i in range(10_000)]
-    assert [shares.count(s) / 10_000 for s in ('test', 'valid', 'train')] == pytest.approx([.1, .1, .8], abs=.01)
+    assert [shares.count(s) / 10_000 for s in ('test', 'valid', 'train')] == pytest.approx(
+        [0.1, 0.1, 0.8], abs=0.01
+    )
 
 
 @given(st.permutations([3, 7, 9, 12]))
 def test_countdown_order_does_not_change_the_identity(numbers):
-    assert Item('countdown', (tuple(numbers), 35, 99, '+-*')).key == Item('countdown', ((3, 7, 9, 12), 35, 50, '+-')).key == 'countdown|3 7 9 12|35'
+    assert (
+        Item('countdown', (tuple(numbers), 35, 99, '+-*')).key
+        == Item('countdown', ((3, 7, 9, 12), 35, 50, '+-')).key
+        == 'countdown|3 7 9 12|35'
+    )
 
 
 @given(st.randoms())
 def test_sat_order_does_not_change_the_identity(rng):
     item, _ = some('sat', 'standard')
     clauses = [list(c) for c in item.data[1]]
-    for c in clauses: rng.shuffle(c)
+    for c in clauses:
+        rng.shuffle(c)
     rng.shuffle(clauses)
     assert Item('sat', (item.data[0], clauses + clauses[:2])).key == item.key
 
 
 def test_modular_identity_ignores_the_sign_of_writing():
-    a, b = Item('modular', (13, 5, (('-', 4), ('*', 3)))), Item('modular', (13, 18, (('+', 9), ('*', 16))))
+    a, b = (
+        Item('modular', (13, 5, (('-', 4), ('*', 3)))),
+        Item('modular', (13, 18, (('+', 9), ('*', 16)))),
+    )
     assert a.key == b.key and a.key != Item('modular', (13, 5, (('*', 3), ('-', 4)))).key
 
 
 HAND = Item('countdown', ((3, 4, 7, 9), 14, 99, '+-*'))
-@pytest.mark.parametrize('text,score,first,why', [
-    ('3 + 4 = 7 ; 7 + 7 = 14 ; 14 = 14', 2 / 4, 2, 'step 2'), ('3 + 4 = 7 ; 7 = 7', 1 / 4, 1, 'step 1'), ('3 + 4 = 7 ; 3 + 7 = 10', 1 / 4, 1, 'step 1'),
-    ('3 + 4 = 07', 0, 0, 'step 0'), ('03 + 4 = 7', 0, 0, 'step 0'), ('--3 + 4 = 1', 0, 0, 'step 0'), ('+3 + 4 = 7', 0, 0, 'step 0'), ('3 - 4 = -1', 0, 0, 'step 0'),
-    ('3 + 4 = 7', 1 / 4, 1, 'missing'), ('', 0, 0, 'step 0'), ('9 - 7 = 2 ; 2 + 4 = 6 ; 6 + 3 = 9', 3 / 4, 2, 'ends in 9'), ('3 + 4 = 8', 0, 0, 'step 0'),
-    ('4 / 4 = 1', 0, 0, 'step 0'), ('3 + 4 = 7 ; ', 1 / 4, 1, 'step 1'), ('3 + 4 = ٧', 0, 0, 'step 0'), ('9' * 1900 + ' + 4 = 7', 0, 0, 'step 0'), ('9' * 9999, 0, 0, 'no readable')])
+
+
+@pytest.mark.parametrize(
+    'text,score,first,why',
+    [
+        ('3 + 4 = 7 ; 7 + 7 = 14 ; 14 = 14', 2 / 4, 2, 'step 2'),
+        ('3 + 4 = 7 ; 7 = 7', 1 / 4, 1, 'step 1'),
+        ('3 + 4 = 7 ; 3 + 7 = 10', 1 / 4, 1, 'step 1'),
+        ('3 + 4 = 07', 0, 0, 'step 0'),
+        ('03 + 4 = 7', 0, 0, 'step 0'),
+        ('--3 + 4 = 1', 0, 0, 'step 0'),
+        ('+3 + 4 = 7', 0, 0, 'step 0'),
+        ('3 - 4 = -1', 0, 0, 'step 0'),
+        ('3 + 4 = 7', 1 / 4, 1, 'missing'),
+        ('', 0, 0, 'step 0'),
+        ('9 - 7 = 2 ; 2 + 4 = 6 ; 6 + 3 = 9', 3 / 4, 2, 'ends in 9'),
+        ('3 + 4 = 8', 0, 0, 'step 0'),
+        ('4 / 4 = 1', 0, 0, 'step 0'),
+        ('3 + 4 = 7 ; ', 1 / 4, 1, 'step 1'),
+        ('3 + 4 = ٧', 0, 0, 'step 0'),
+        ('9' * 1900 + ' + 4 = 7', 0, 0, 'step 0'),
+        ('9' * 9999, 0, 0, 'no readable'),
+    ],
+)
 def test_countdown_hand_cases(text, score, first, why):
     v = verify_countdown(HAND, text)
     assert (v.correct, v.score, v.first_error) == (False, score, first) and why in v.reason
@@ -159,52 +301,80 @@ def test_countdown_hand_cases(text, score, first, why):
 def test_countdown_extra_steps_and_dead_ends():
     item = Item('countdown', ((1, 2, 3), 6, 99, '+-*'))
     good = '1 + 2 = 3 ; 3 + 3 = 6'
-    assert verify_countdown(item, good).correct and verify_countdown(item, good + ' ; 6 = 6').first_error == 2 and first_dead_end(item, good) is None
-    assert first_dead_end(HAND, '3 + 4 = 7 ; 7 + 7 = 14 ; 14 + 9 = 23') == 1 and not solvable((9, 14), 14)
-    assert first_dead_end(item, '2 - 1 = 1 ; 1 + 3 = 4') == 0 and first_dead_end(item, '2 - 1 = 2') == 0
+    assert (
+        verify_countdown(item, good).correct
+        and verify_countdown(item, good + ' ; 6 = 6').first_error == 2
+        and first_dead_end(item, good) is None
+    )
+    assert first_dead_end(HAND, '3 + 4 = 7 ; 7 + 7 = 14 ; 14 + 9 = 23') == 1 and not solvable(
+        (9, 14), 14
+    )
+    assert (
+        first_dead_end(item, '2 - 1 = 1 ; 1 + 3 = 4') == 0
+        and first_dead_end(item, '2 - 1 = 2') == 0
+    )
 
 
 def brute(numbers, ops, top):
     "Every canonical solution of every target, by permuting and splitting instead of pairing."
     found = {}
+
     def walk(left, steps):
-        if len(left) == 1: found.setdefault(left[0], set()).add(canonical_steps(steps)); return
+        if len(left) == 1:
+            found.setdefault(left[0], set()).add(canonical_steps(steps))
+            return
         for i, j in itertools.permutations(range(len(left)), 2):
             a, b = left[i], left[j]
             rest = [x for m, x in enumerate(left) if m not in (i, j)]
-            for op, c in (('+', a + b), ('-', a - b), ('*', a * b), ('/', a // b if b and a % b == 0 else -1)):
-                if op in ops and 0 <= c <= top: walk([*rest, c], [*steps, (a, op, b, c)])
+            for op, c in (
+                ('+', a + b),
+                ('-', a - b),
+                ('*', a * b),
+                ('/', a // b if b and a % b == 0 else -1),
+            ):
+                if op in ops and 0 <= c <= top:
+                    walk([*rest, c], [*steps, (a, op, b, c)])
+
     walk(list(numbers), [])
     return found
 
 
 @settings(max_examples=25, deadline=None)
-@given(numbers=st.lists(st.integers(0, 13), min_size=2, max_size=4), ops=st.sampled_from(['+-*', '+-*/', '-', '*+']), top=st.sampled_from([20, 99]))
+@given(
+    numbers=st.lists(st.integers(0, 13), min_size=2, max_size=4),
+    ops=st.sampled_from(['+-*', '+-*/', '-', '*+']),
+    top=st.sampled_from([20, 99]),
+)
 def test_outcomes_and_solutions_are_exhaustive(numbers, ops, top):
     want, numbers = brute(numbers, ops, top), tuple(sorted(numbers))
     got = outcomes(numbers, ops, top)
     assert set(got) == set(want) and sum(got.values()) <= 1 + 1e-9
     for target in range(0, top + 1, 7):
         item = Item('countdown', (numbers, target, top, ops))
-        assert all_solutions(item) == want.get(target, set()) and solvable(numbers, target, ops=ops, max_value=top) == (target in want)
+        assert all_solutions(item) == want.get(target, set()) and solvable(
+            numbers, target, ops=ops, max_value=top
+        ) == (target in want)
         assert all(verify_countdown(item, s).answer == s for s in all_solutions(item))
 
 
 def test_solutions_written_out_are_right_in_some_order():
     item = task('countdown', rare=50).sample(1, seed=0)[0]
     for solution in all_solutions(item):
-        assert any(verify_countdown(item, ' ; '.join(p)).correct for p in itertools.permutations(solution.split(' ; ')))
+        assert any(
+            verify_countdown(item, ' ; '.join(p)).correct
+            for p in itertools.permutations(solution.split(' ; '))
+        )
 
 
 def test_chance_is_the_success_rate_of_random_play():
     item, rng = task('countdown', 'easy').draw(random.Random(1))[0], random.Random(0)
     plays = [C.play_random(item.data[0], rng)[-1][3] == item.data[1] for _ in range(4000)]
-    assert sum(plays) / 4000 == pytest.approx(task_of(item).chance(item), abs=.03)
+    assert sum(plays) / 4000 == pytest.approx(task_of(item).chance(item), abs=0.03)
 
 
 def test_demonstrations_vary():
     for name in ('countdown', 'sat'):
-        item = next(i for i in task(name, 'easy').sample(20, seed=0) if task(name).chance(i) > .1)
+        item = next(i for i in task(name, 'easy').sample(20, seed=0) if task(name).chance(i) > 0.1)
         assert len({task(name).demonstrate(item, seed=s) for s in range(30)}) > 1
 
 
@@ -216,16 +386,33 @@ def test_rare_problems_are_rare():
 def test_modular_steps_and_answer_are_told_apart():
     item = Item('modular', (13, 5, (('+', 7), ('*', 3), ('-', 4))))
     good = '12 ; 10 ; 6 <answer> 6 </answer>'
-    assert task('modular').demonstrate(item, seed=0) == good and verify_modular(item, good).correct and wrong_value(item, good) is None
+    assert (
+        task('modular').demonstrate(item, seed=0) == good
+        and verify_modular(item, good).correct
+        and wrong_value(item, good) is None
+    )
     lucky = verify_modular(item, '12 ; 11 ; 6 <answer> 6 </answer>')
     assert lucky.correct and wrong_value(item, '12 ; 11 ; 6 <answer> 6 </answer>') == 1
     slip = verify_modular(item, '12 ; 10 ; 6 <answer> 7 </answer>')
     assert (slip.correct, slip.score, slip.first_error, slip.answer) == (False, 3 / 4, 3, '7')
-    for wrong in ('06', '6.0', '+6', '--6', '٦', '19', '6 6', '6 ; 6', ''): assert not verify_modular(item, f'<answer> {wrong} </answer>').correct
+    for wrong in ('06', '6.0', '+6', '--6', '٦', '19', '6 6', '6 ; 6', ''):
+        assert not verify_modular(item, f'<answer> {wrong} </answer>').correct
 
 
-@pytest.mark.parametrize('card,want', [((3, 5, 5), 5.63), ((3, 5, 6), 6.16), ((3, 5, 13), 8.39), ((3, 5, 15), 8.80), ((3, 5, 20), 9.63), ((6, 7, 40), 8.62), ((4, 7, 40), 11.20)])
-def test_saturn_difficulty_matches_the_paper(card, want): assert saturn_difficulty(*card) == pytest.approx(want, abs=.006)
+@pytest.mark.parametrize(
+    'card,want',
+    [
+        ((3, 5, 5), 5.63),
+        ((3, 5, 6), 6.16),
+        ((3, 5, 13), 8.39),
+        ((3, 5, 15), 8.80),
+        ((3, 5, 20), 9.63),
+        ((6, 7, 40), 8.62),
+        ((4, 7, 40), 11.20),
+    ],
+)
+def test_saturn_difficulty_matches_the_paper(card, want):
+    assert saturn_difficulty(*card) == pytest.approx(want, abs=0.006)
 
 
 @settings(max_examples=30, deadline=None)
@@ -234,39 +421,81 @@ def test_satisfying_is_exhaustive_and_first_error_is_a_dead_end(seed, k, m):
     rng = random.Random(seed)
     item, _ = task('sat', variables=k, clauses=min(m, 7)).draw(rng)
     good = set(satisfying(*item.data))
-    assert good == {a for a in itertools.product((False, True), repeat=k) if all(any(a[abs(x) - 1] == (x > 0) for x in c) for c in item.data[1])}
+    assert good == {
+        a
+        for a in itertools.product((False, True), repeat=k)
+        if all(any(a[abs(x) - 1] == (x > 0) for x in c) for c in item.data[1])
+    }
     for a in itertools.product((False, True), repeat=k):
         v = verify_sat(item, write_assignment(a))
         assert v.correct == (a in good)
-        if not v.correct: assert not any(g[:v.first_error + 1] == a[:v.first_error + 1] for g in good) and any(g[:v.first_error] == a[:v.first_error] for g in good)
+        if not v.correct:
+            assert not any(g[: v.first_error + 1] == a[: v.first_error + 1] for g in good) and any(
+                g[: v.first_error] == a[: v.first_error] for g in good
+            )
 
 
 def test_literal_layouts():
-    for text in ('a ! b c', 'a !b c', 'a, !b, c', 'a\n! b\nc', 'a!b c'): assert parse_literals(text) == (1, -2, 3), text
-    for text in ('a b,', 'a !', '! ! a', 'a ab', 'A b', 'a;b', 'а b'): assert parse_literals(text) is None, text
+    for text in ('a ! b c', 'a !b c', 'a, !b, c', 'a\n! b\nc', 'a!b c'):
+        assert parse_literals(text) == (1, -2, 3), text
+    for text in ('a b,', 'a !', '! ! a', 'a ab', 'A b', 'a;b', 'а b'):
+        assert parse_literals(text) is None, text
 
 
-@pytest.mark.parametrize('text', [' ' * 1990 + 'x', '\n' * 1990 + 'x', '! ' * 995, 'a ' * 995 + '?', '3 + ' * 490, '; ' * 990, 'a' * 2000, '!' * 2000, 'a' + ' ' * 1990 + '?', ', ' * 900 + 'a'])
+@pytest.mark.parametrize(
+    'text',
+    [
+        ' ' * 1990 + 'x',
+        '\n' * 1990 + 'x',
+        '! ' * 995,
+        'a ' * 995 + '?',
+        '3 + ' * 490,
+        '; ' * 990,
+        'a' * 2000,
+        '!' * 2000,
+        'a' + ' ' * 1990 + '?',
+        ', ' * 900 + 'a',
+    ],
+)
 def test_hostile_text_is_judged_quickly(text):
     start = time.perf_counter()
     for name in NAMES:
         item, _ = some(name, 'standard')
-        for wrapped in (text, f'<answer>{text}</answer>', text + '<answer> 1 </answer>', '<answer>' * 500 + text): assert not task_of(item).verify(item, wrapped).correct
+        for wrapped in (
+            text,
+            f'<answer>{text}</answer>',
+            text + '<answer> 1 </answer>',
+            '<answer>' * 500 + text,
+        ):
+            assert not task_of(item).verify(item, wrapped).correct
     assert time.perf_counter() - start < 2
 
 
 LONG = 100_000
 HOSTILE = {
-    'double spaces': 'a  ', 'blanks': ' ', 'new lines': '\n', 'white space': ' \t\r\f\v\x1c\xa0\u2003',
-    'nested brackets': '([{<', 'digits': '9', 'signs': '+-*/=!', 'denials': '! ', 'separators': ' ;  , ',
-    'NUL': '\0', 'unicode digits': '٣１²', 'opened tags': '<answer>', 'closed tags': '</answer>',
-    'pairs of tags': '<answer>  </answer>'}
+    'double spaces': 'a  ',
+    'blanks': ' ',
+    'new lines': '\n',
+    'white space': ' \t\r\f\v\x1c\xa0\u2003',
+    'nested brackets': '([{<',
+    'digits': '9',
+    'signs': '+-*/=!',
+    'denials': '! ',
+    'separators': ' ;  , ',
+    'NUL': '\0',
+    'unicode digits': '٣１²',
+    'opened tags': '<answer>',
+    'closed tags': '</answer>',
+    'pairs of tags': '<answer>  </answer>',
+}
 
 
 def hostile(name, kind):
     "Texts of 10^5 characters around a piece; the task's own words come from its demonstration."
     item, good = some(name, 'standard')
-    piece = HOSTILE.get(kind) or dict(zip(OWN, (f'{good} ; ', f'{task(name).prompt(item)}  ')))[kind]
+    piece = (
+        HOSTILE.get(kind) or dict(zip(OWN, (f'{good} ; ', f'{task(name).prompt(item)}  ')))[kind]
+    )
     long = (piece * LONG)[:LONG]
     short = (piece * 1980)[:1980]
     inside = short[:1900] if '<' not in piece else 'a  ' * 600
@@ -280,6 +509,8 @@ def hostile(name, kind):
 
 
 OWN = ('own words', 'own question')
+
+
 @pytest.mark.parametrize('kind', [*HOSTILE, *OWN])
 @pytest.mark.parametrize('name', NAMES)
 def test_a_long_hostile_text_is_judged_in_two_seconds(name, kind):
@@ -290,10 +521,20 @@ def test_a_long_hostile_text_is_judged_in_two_seconds(name, kind):
         assert not verdict.correct or reference(item, text)
 
 
-@pytest.mark.parametrize('text,want', [
-    ('a  ' * 33_000, 33_000), ('a' + ' ' * LONG + '!' + ' ' * LONG + 'b', 2), ('a!' * 50_000 + 'b', 50_001),
-    ('a  ' * 26 + '?', None), ('a  ' * 33_000 + '?', None), (' ' * LONG, None), ('! ' * LONG, None),
-    ('a' + ' ' * LONG + '?', None), ('a,' * 50_000, None)])
+@pytest.mark.parametrize(
+    'text,want',
+    [
+        ('a  ' * 33_000, 33_000),
+        ('a' + ' ' * LONG + '!' + ' ' * LONG + 'b', 2),
+        ('a!' * 50_000 + 'b', 50_001),
+        ('a  ' * 26 + '?', None),
+        ('a  ' * 33_000 + '?', None),
+        (' ' * LONG, None),
+        ('! ' * LONG, None),
+        ('a' + ' ' * LONG + '?', None),
+        ('a,' * 50_000, None),
+    ],
+)
 def test_literals_are_read_in_linear_time(text, want):
     start = time.process_time()
     literals = parse_literals(text)
@@ -304,14 +545,26 @@ def test_literals_are_read_in_linear_time(text, want):
 def readers():
     "Every function of tasks, rewards and analysis that reads a text: alone, of a problem, or beside an answer."
     from rl4llm.core.lazy import names_by_module
+
     found = {}
     for module, names in names_by_module().items():
-        if module.split('.')[1] not in ('tasks', 'rewards', 'analysis'): continue
+        if module.split('.')[1] not in ('tasks', 'rewards', 'analysis'):
+            continue
         for name in names:
             fn = getattr(importlib.import_module(module), name)
-            if not inspect.isfunction(fn) or fn.__module__ != module: continue
-            wanted = [p.name for p in inspect.signature(fn).parameters.values() if p.default is p.empty]
-            if {'text', 'said', 'completion'} & set(wanted) and set(wanted) <= {'text', 'said', 'completion', 'item', 'answer'}: found[f'{module}.{name}'] = (fn, wanted)
+            if not inspect.isfunction(fn) or fn.__module__ != module:
+                continue
+            wanted = [
+                p.name for p in inspect.signature(fn).parameters.values() if p.default is p.empty
+            ]
+            if {'text', 'said', 'completion'} & set(wanted) and set(wanted) <= {
+                'text',
+                'said',
+                'completion',
+                'item',
+                'answer',
+            }:
+                found[f'{module}.{name}'] = (fn, wanted)
     return found
 
 
@@ -320,69 +573,160 @@ READERS = readers()
 
 def test_the_readers_are_found():
     names = {name.rsplit('.', 1)[1] for name in READERS}
-    assert {'final_answer', 'split_steps', 'parse_steps', 'written_values', 'parse_literals', 'verify_countdown', 'verify_modular', 'verify_sat', 'first_dead_end', 'wrong_value', 'said_answer', 'plain_answer', 'same_answer', 'text_of'} <= names
+    assert {
+        'final_answer',
+        'split_steps',
+        'parse_steps',
+        'written_values',
+        'parse_literals',
+        'verify_countdown',
+        'verify_modular',
+        'verify_sat',
+        'first_dead_end',
+        'wrong_value',
+        'said_answer',
+        'plain_answer',
+        'same_answer',
+        'text_of',
+    } <= names
 
 
 @pytest.mark.parametrize('name', READERS)
 def test_every_reader_is_linear(name):
     "10^5 hostile characters, plain, behind a good beginning and before a bad end: each read in a second."
     fn, wanted = READERS[name]
-    def read(text, item): return fn(**{p: item if p == 'item' else '7' if p == 'answer' else text for p in wanted})
+
+    def read(text, item):
+        return fn(**{p: item if p == 'item' else '7' if p == 'answer' else text for p in wanted})
+
     def takes(item, good):
-        try: read(good, item), read('3 + 4 = 7', item)
-        except (ValueError, TypeError, IndexError): return False               # made for problems of another task
+        try:
+            read(good, item), read('3 + 4 = 7', item)
+        except (ValueError, TypeError, IndexError):
+            return False  # made for problems of another task
         return True
-    examples = [some(task_name, 'standard') for task_name in (NAMES if 'item' in wanted else NAMES[:1])]
+
+    examples = [
+        some(task_name, 'standard') for task_name in (NAMES if 'item' in wanted else NAMES[:1])
+    ]
     examples = [(item, good) for item, good in examples if takes(item, good)]
     assert examples
     for (item, good), piece in itertools.product(examples, [*HOSTILE.values(), *RARE]):
         long = (piece * LONG)[:LONG]
-        for text in (long, long + '?', good + long, f'{long}<answer>{long}', f'<answer>{long}</answer>'):
+        for text in (
+            long,
+            long + '?',
+            good + long,
+            f'{long}<answer>{long}',
+            f'<answer>{long}</answer>',
+        ):
             start = time.process_time()
             read(text, item)
             assert time.process_time() - start < 1, (piece, text[:40])
 
 
-RARE = ('\\boxed{', '}', '####', 'answer is ', '1,', '1/', '.5', '- ', '= ', 'a!', '3 + 4 = 7 ;', '\ufdfa')
+RARE = (
+    '\\boxed{',
+    '}',
+    '####',
+    '#### 7\n',
+    '½',
+    '7½',
+    '-½',
+    '⁄',
+    '１/',
+    'answer is ',
+    '1,',
+    '1/',
+    '.5',
+    '- ',
+    '= ',
+    'a!',
+    '3 + 4 = 7 ;',
+    '\ufdfa',
+)
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.text(alphabet=' ;\n\t\r1a', max_size=24))
-def test_steps_are_split_as_the_plain_pattern_says(text): assert split_steps(text) == re.split(r'\s*[;\n]\s*', text)
+def test_steps_are_split_as_the_plain_pattern_says(text):
+    assert split_steps(text) == re.split(r'\s*[;\n]\s*', text)
 
 
-@pytest.mark.parametrize('literals, variables, count', [(3, 3, 8), (3, 3, 10**9), (1, 2, 3), (4, 3, 1), (0, 3, 1), (3, 3, -1), (2, 0, 1)])
+@pytest.mark.parametrize(
+    'literals, variables, count',
+    [(3, 3, 8), (3, 3, 10**9), (1, 2, 3), (4, 3, 1), (0, 3, 1), (3, 3, -1), (2, 0, 1)],
+)
 def test_impossible_clauses_are_refused_at_once(literals, variables, count):
-    with pytest.raises(ValueError, match='wanted'): plant_clauses((True,) * variables, literals, count, random.Random(0))
+    with pytest.raises(ValueError, match='wanted'):
+        plant_clauses((True,) * variables, literals, count, random.Random(0))
     if variables:
-        with pytest.raises(ValueError, match='wanted'): random_sat(literals, variables, count, random.Random(0))
+        with pytest.raises(ValueError, match='wanted'):
+            random_sat(literals, variables, count, random.Random(0))
 
 
-def test_all_clauses_can_be_planted(): assert len(plant_clauses((True, False, True), 2, 9, random.Random(0))) == 9
+def test_all_clauses_can_be_planted():
+    assert len(plant_clauses((True, False, True), 2, 9, random.Random(0))) == 9
 
 
-@pytest.mark.parametrize('text,want', [('x', 'x'), (' x \n', 'x'), ('a <answer> x </answer>', 'x'), ('<answer>x</answer>\n', 'x'), ('<answer> x </answer> y', None), ('<answer> x', None),
-    ('x </answer>', None), ('</answer> x <answer>', None), ('<answer> <answer> x </answer>', None), ('<answer> x </answer> <answer> x </answer>', None), ('x' * 2001, None), ('y' * 5000 + '<answer> x </answer>', 'x')])
-def test_final_answer(text, want): assert final_answer(text) == want
+@pytest.mark.parametrize(
+    'text,want',
+    [
+        ('x', 'x'),
+        (' x \n', 'x'),
+        ('a <answer> x </answer>', 'x'),
+        ('<answer>x</answer>\n', 'x'),
+        ('<answer> x </answer> y', None),
+        ('<answer> x', None),
+        ('x </answer>', None),
+        ('</answer> x <answer>', None),
+        ('<answer> <answer> x </answer>', None),
+        ('<answer> x </answer> <answer> x </answer>', None),
+        ('x' * 2001, None),
+        ('y' * 5000 + '<answer> x </answer>', 'x'),
+    ],
+)
+def test_final_answer(text, want):
+    assert final_answer(text) == want
 
 
-@pytest.mark.parametrize('call,words', [
-    (lambda: task('countdwn'), 'There is no task'), (lambda: task('countdown', 'heroic'), 'no level'), (lambda: task('countdown', width=3), 'no dial'), (lambda: task('countdown', numbers=1), 'from 2 to 8'),
-    (lambda: task('countdown', numbers='4'), 'whole number'), (lambda: task('countdown', ops='+%'), 'ops'), (lambda: task('modular', length=0), 'length'), (lambda: task('sat', variables=30), 'variables'),
-    (lambda: task('sat', variables=3, clauses=50), 'clauses'), (lambda: task('countdown').sample(3, seed=0, split='tst'), 'split'), (lambda: task('sat', variables=3, clauses=7).sample(9, seed=0), 'ask for fewer')])
+@pytest.mark.parametrize(
+    'call,words',
+    [
+        (lambda: task('countdwn'), 'There is no task'),
+        (lambda: task('countdown', 'heroic'), 'no level'),
+        (lambda: task('countdown', width=3), 'no dial'),
+        (lambda: task('countdown', numbers=1), 'from 2 to 8'),
+        (lambda: task('countdown', numbers='4'), 'whole number'),
+        (lambda: task('countdown', ops='+%'), 'ops'),
+        (lambda: task('modular', length=0), 'length'),
+        (lambda: task('sat', variables=30), 'variables'),
+        (lambda: task('sat', variables=3, clauses=50), 'clauses'),
+        (lambda: task('countdown').sample(3, seed=0, split='tst'), 'split'),
+        (lambda: task('sat', variables=3, clauses=7).sample(9, seed=0), 'ask for fewer'),
+    ],
+)
 def test_mistakes_are_explained_in_one_sentence(call, words):
-    with pytest.raises(ValueError, match=words) as e: call()
+    with pytest.raises(ValueError, match=words) as e:
+        call()
     assert '\n' not in str(e.value)
 
 
 def test_register():
     assert set(NAMES) <= set(tasks()) and all('standard' in levels(n) for n in NAMES)
-    assert task('countdown', 'easy', numbers=5).numbers == 5 and task('countdown') == levels('countdown')['standard']
+    assert (
+        task('countdown', 'easy', numbers=5).numbers == 5
+        and task('countdown') == levels('countdown')['standard']
+    )
 
 
 def test_vocabulary_is_fixed():
     words = vocabulary_list()
-    assert len(words) == len(set(words)) == 256 and words[:4] == ['<pad>', '<bos>', '<eos>', '<unk>'] and words[4:104] == [str(i) for i in range(100)]
+    assert (
+        len(words) == len(set(words)) == 256
+        and words[:4] == ['<pad>', '<bos>', '<eos>', '<unk>']
+        and words[4:104] == [str(i) for i in range(100)]
+    )
     assert not any(re.search(r'\s', w) for w in words)
 
 
@@ -390,32 +734,49 @@ def test_vocabulary_is_fixed():
 @given(st.lists(st.sampled_from(vocabulary_list()[4:]), max_size=60).map(' '.join))
 def test_text_survives_the_tokenizer(text):
     tok = _tokenizer()
-    assert tok.decode(tok(text, add_special_tokens=False).input_ids) == text == tok.decode(tok(text).input_ids, skip_special_tokens=True)
+    assert (
+        tok.decode(tok(text, add_special_tokens=False).input_ids)
+        == text
+        == tok.decode(tok(text).input_ids, skip_special_tokens=True)
+    )
     assert tok(text).input_ids[:1] == [tok.bos_token_id]
 
 
 def test_every_compact_text_is_inside_the_vocabulary(tmp_path):
     from transformers import AutoTokenizer
+
     _tokenizer().save_pretrained(tmp_path)
     tok = AutoTokenizer.from_pretrained(tmp_path)
     for name, level in CHEAP:
         item, completion = some(name, level)
         ids = tok(f'{task(name).prompt(item)} {completion}').input_ids
-        assert tok.unk_token_id not in ids and len(ids) < 250 and ids == _tokenizer()(f'{task(name).prompt(item)} {completion}').input_ids
-    assert len(tok) == 256 and (tok.pad_token_id, tok.bos_token_id, tok.eos_token_id, tok.unk_token_id) == (0, 1, 2, 3)
+        assert (
+            tok.unk_token_id not in ids
+            and len(ids) < 250
+            and ids == _tokenizer()(f'{task(name).prompt(item)} {completion}').input_ids
+        )
+    assert len(tok) == 256 and (
+        tok.pad_token_id,
+        tok.bos_token_id,
+        tok.eos_token_id,
+        tok.unk_token_id,
+    ) == (0, 1, 2, 3)
 
 
 def _tokenizer(memo=[]):
-    if not memo: memo.append(tiny_tokenizer())
+    if not memo:
+        memo.append(tiny_tokenizer())
     return memo[0]
 
 
 def test_the_samplers_default_room_fits_every_demonstration():
     from rl4llm.core.sampling import ROOM
     from rl4llm.tasks import levels, tasks
+
     for name in tasks():
         for level, t in levels(name).items():
-            for item in t.sample(5, seed=0): assert len(t.demonstrate(item, seed=0).split()) + 1 <= ROOM, (name, level)
+            for item in t.sample(5, seed=0):
+                assert len(t.demonstrate(item, seed=0).split()) + 1 <= ROOM, (name, level)
 
 
 # rows of one's own
@@ -425,28 +786,48 @@ ROWS = [{'question': f'What is {a} + {b}?', 'answer': a + b} for a in range(12) 
 
 def test_own_rows_from_everywhere_are_one_task(tmp_path):
     import pandas as pd
+
     datasets = pytest.importorskip('datasets')
     path = tmp_path / 'rows.jsonl'
     path.write_text('\n'.join(map(json.dumps, ROWS)) + '\n\n')
     wanted = task_from(ROWS, name='a')
-    for rows in (tuple(ROWS), iter(ROWS), path, str(path), pd.DataFrame(ROWS), datasets.Dataset.from_list(ROWS)):
+    for rows in (
+        tuple(ROWS),
+        iter(ROWS),
+        path,
+        str(path),
+        pd.DataFrame(ROWS),
+        datasets.Dataset.from_list(ROWS),
+    ):
         made = task_from(rows, name='a')
         assert repr(made) == repr(wanted) and made.parts == wanted.parts
     named = [dict(problem=r['question'], solution=f"thinking\n#### {r['answer']}") for r in ROWS]
-    assert [i.data[0] for i in task_from(named, 'problem', 'solution', name='b').parts['test']] == [i.data[0] for i in wanted.parts['test']]
+    assert [i.data[0] for i in task_from(named, 'problem', 'solution').parts['test']] == [
+        i.data[0] for i in wanted.parts['test']
+    ]
 
 
 def test_own_data_keep_the_promises_of_a_task():
     made = task_from(ROWS, name='promises')
     keys = {split: [i.key for i in made.parts[split]] for split in SPLITS}
-    assert sum(map(len, keys.values())) == len({k for found in keys.values() for k in found}) == len(ROWS) and all(split_of(k) == split for split in SPLITS for k in keys[split])
+    assert sum(map(len, keys.values())) == len(
+        {k for found in keys.values() for k in found}
+    ) == len(ROWS) and all(split_of(k) == split for split in SPLITS for k in keys[split])
     assert len(keys['train']) > 5 * len(keys['test']) > 0
     for split in SPLITS:
         drawn = made.sample(5, seed=3, split=split)
-        assert drawn == made.sample(len(keys[split]), seed=3, split=split)[:5] and len(set(drawn)) == 5 and {i.key for i in drawn} <= set(keys[split])
+        assert (
+            drawn == made.sample(len(keys[split]), seed=3, split=split)[:5]
+            and len(set(drawn)) == 5
+            and {i.key for i in drawn} <= set(keys[split])
+        )
     assert made.sample(5, seed=3) != made.sample(5, seed=4)
     item = made.sample(1, seed=0)[0]
-    assert Item(**json.loads(json.dumps(asdict(item)))).key == item.key and task('promises') is task_of(item) is made and levels('promises') == {}
+    assert (
+        Item(**json.loads(json.dumps(asdict(item)))).key == item.key
+        and task('promises') is task_of(item) is made
+        and levels('promises') == {}
+    )
     for i in made.sample(20, seed=0):
         v = made.verify(i, made.demonstrate(i, seed=0))
         assert v.correct and v.score == 1 and v.first_error is None and v.answer == str(i.data[1])
@@ -455,8 +836,12 @@ def test_own_data_keep_the_promises_of_a_task():
 
 
 def test_own_splits_are_kept_and_share_no_question():
-    made = task_from({'train': ROWS, 'validation': ROWS[:10], 'test': ROWS[5:20] + ROWS[5:7]}, name='split')
-    assert {split: len(items) for split, items in made.parts.items()} == dict(train=len(ROWS) - 20, valid=5, test=15)
+    made = task_from(
+        {'train': ROWS, 'validation': ROWS[:10], 'test': ROWS[5:20] + ROWS[5:7]}, name='split'
+    )
+    assert {split: len(items) for split, items in made.parts.items()} == dict(
+        train=len(ROWS) - 20, valid=5, test=15
+    )
     assert [i.data[1] for i in made.parts['test']] == [r['answer'] for r in ROWS[5:20]]
 
 
@@ -468,63 +853,265 @@ def test_the_verifier_of_own_data_never_fails(text):
     assert (v.score == 1) == v.correct == (v.first_error is None)
 
 
-@pytest.mark.parametrize('text, answer, right', [
-    ('42', 42, True), ('42.0', 42, True), ('The answer is: 42.', 42, True), ('It is 41 or 42', 42, False), ('x <answer> 42 </answer>', '42', True), ('<answer>42</answer> <answer>41</answer>', 42, False),
-    ('<answer> 42', 42, False), (r'\boxed{41} no, \boxed{42}', 42, True), (r'so \boxed{\frac{1}{2}}', r'We get $\boxed{\frac{1}{2}}$.', True), ('#### 1,200', 'long\n#### 1200', True), ('$1,200.00', 1200, True),
-    ('12,00', 1200, False), ('0.5', '1/2', True), ('1/3', 0.3333, False), ('1/0', '1/0', True), ('1/0', 7, False), ('−7', -7, True), ('50%', 50, True), ('50%', 0.5, False), ('paris', 'Paris.', True),
-    ('Paris is in France', 'Paris', False), ('new  york', ('NYC', 'New York'), True), ('4' * 3000, 4, False), ('9' * 1000, '9' * 1000, True), ('1e3', 1000, True), ('４２', 42, True), ('', 0, False), ('True', True, True), ('A', 'a', True), ('(A)', 'B', False)])
-def test_final_answers_are_compared(text, answer, right): assert same_answer(text, answer) == right
+@pytest.mark.parametrize(
+    'text, answer, right',
+    [
+        ('42', 42, True),
+        ('42.0', 42, True),
+        ('The answer is: 42.', 42, True),
+        ('It is 41 or 42', 42, False),
+        ('x <answer> 42 </answer>', '42', True),
+        ('<answer>42</answer> <answer>41</answer>', 42, False),
+        ('<answer> 42', 42, False),
+        (r'\boxed{41} no, \boxed{42}', 42, True),
+        (r'so \boxed{\frac{1}{2}}', r'We get $\boxed{\frac{1}{2}}$.', True),
+        ('#### 1,200', 'long\n#### 1200', True),
+        ('#### Adding\n3 + 4\nThe answer is 7', 7, True),
+        ('#### 7\nNo, it is 8', 7, False),
+        ('#### 8\n#### 7\n', 7, True),
+        ('#### Final answer: 7', 7, True),
+        ('½', 0.5, True),
+        ('2½', 2.5, True),
+        ('-½', '-1/2', True),
+        ('2 1/2', 2.5, True),
+        ('２½', 2.5, True),
+        ('½2', '1/22', False),
+        ('5.½', '5.1/2', False),
+        ('1⁄2', 0.5, True),
+        ('½%', 0.5, True),
+        ('3 5/2', 5.5, False),
+        ('½½', 0.25, False),
+        ('½ cup', '1/2 cup', True),
+        ('10²', 102, False),
+        ('- 5', 5, False),
+        ('$1,200.00', 1200, True),
+        ('12,00', 1200, False),
+        ('0.5', '1/2', True),
+        ('1/3', 0.3333, False),
+        ('1/0', '1/0', True),
+        ('1/0', 7, False),
+        ('−7', -7, True),
+        ('50%', 50, True),
+        ('50%', 0.5, False),
+        ('paris', 'Paris.', True),
+        ('Paris is in France', 'Paris', False),
+        ('new  york', ('NYC', 'New York'), True),
+        ('4' * 3000, 4, False),
+        ('9' * 1000, '9' * 1000, True),
+        ('1e3', 1000, True),
+        ('４２', 42, True),
+        ('', 0, False),
+        ('True', True, True),
+        ('A', 'a', True),
+        ('(A)', 'B', False),
+    ],
+)
+def test_final_answers_are_compared(text, answer, right):
+    assert same_answer(text, answer) == right
 
 
 def test_an_own_verifier_is_asked_with_text_and_answer():
     asked = []
-    def close(text, answer): asked.append((text, answer)); return 1 - min(1, abs(float(text) - answer) / 10)
-    made = task_from([{'q': 'x', 'a': [1, 2]}, {'q': 'y', 'a': 5}], 'q', 'a', verify=lambda text, answer: answer == (1, 2), name='v')
-    assert sorted(made.verify(i, '').correct for part in made.parts.values() for i in part) == [False, True]
-    made = task_from([{'q': 'y', 'a': 5}], 'q', 'a', verify=close, name='v')
+
+    def close(text, answer):
+        asked.append((text, answer))
+        return 1 - min(1, abs(float(text) - answer) / 10)
+
+    made = task_from(
+        [{'q': 'x', 'a': [1, 2]}, {'q': 'y', 'a': 5}],
+        'q',
+        'a',
+        verify=lambda text, answer: answer == (1, 2),
+    )
+    assert sorted(made.verify(i, '').correct for part in made.parts.values() for i in part) == [
+        False,
+        True,
+    ]
+    made = task_from([{'q': 'y', 'a': 5}], 'q', 'a', verify=close)
     item = next(i for part in made.parts.values() for i in part)
-    assert [made.verify(item, t).score for t in ('5', '6', '50')] == [1, .9, 0] and made.verify(item, '5').correct and not made.verify(item, '6').correct and asked[0] == ('5', 5)
-    for wrong in (None, 'yes', 2, float('nan')):
-        bad = task_from([{'q': 'y', 'a': 5}], 'q', 'a', verify=lambda text, answer: wrong, name='v')
-        with pytest.raises(ValueError, match='true or false'): bad.verify(item, '')
+    assert (
+        [made.verify(item, t).score for t in ('5', '6', '50')] == [1, 0.9, 0]
+        and made.verify(item, '5').correct
+        and not made.verify(item, '6').correct
+        and asked[0] == ('5', 5)
+    )
 
 
-@pytest.mark.parametrize('rows, words', [
-    ([], 'no rows'), ([{'question': 'q'}], "row 0 has no column 'answer'"), ([{'question': 'q', 'answer': None}], 'row 0 has no answer'), ([{'question': '', 'answer': 1}], 'row 0 has no question'),
-    ([{'question': 'q', 'answer': float('nan')}], 'no answer'), ([{'question': ['q'], 'answer': 1}], 'wanted the question as text'), ([{'question': 'q', 'answer': {}}], 'wanted a text, a number or a list'),
-    (['q'], 'row 0 is a str'), ([{'question': 'q', 'answer': 1}, {'question': 'q ', 'answer': 2}], 'another answer'), ({'question': ['q'], 'answer': [1]}, 'rows by split'), ([{'question': 'q', 'answer': '####'}], 'states nothing')])
+HOPELESS = {
+    'raises': lambda text, answer: 1 / 0,
+    'raises on two lines': lambda text, answer: {}['a\nb'],
+    'nothing': lambda text, answer: None,
+    'a text': lambda text, answer: 'yes',
+    'above 1': lambda text, answer: 2,
+    'no number': lambda text, answer: float('nan'),
+    'huge': lambda text, answer: 10**5000,
+    'complex': lambda text, answer: 1j,
+    'several': lambda text, answer: [True, False],
+    'bytes': lambda text, answer: b'1',
+}
+
+
+@pytest.mark.parametrize('kind', HOPELESS)
+def test_a_verifier_that_fails_is_told_of_with_row_and_completion(kind):
+    "However it is reached: by the task, the reward, the evaluation; and the cause is kept."
+    from rl4llm.rewards import correct
+    from rl4llm.training.evaluation import judge
+
+    made = task_from([{'question': 'how many?', 'answer': 'seven'}], verify=HOPELESS[kind])
+    item = next(i for part in made.parts.values() for i in part)
+    for call in (
+        lambda: made.verify(item, 'eight'),
+        lambda: verdict_of(item, 'eight'),
+        lambda: correct(['?'], ['eight'], item=[item]),
+        lambda: judge(item, ['eight']),
+    ):
+        with pytest.raises(VerifierFailed) as e:
+            call()
+        text = str(e.value)
+        assert (
+            all(word in text for word in ("'how many?'", "'seven'", "'eight'"))
+            and '\n' not in text
+            and len(text) < 500
+        )
+        assert isinstance(e.value.__cause__, (ZeroDivisionError, KeyError)) == kind.startswith(
+            'raises'
+        )
+
+
+@pytest.mark.parametrize('verify', [lambda text: True, 0, 'exact', lambda text, answer, more: True])
+def test_a_verifier_that_cannot_be_called_is_refused_at_once(verify):
+    with pytest.raises(ValueError, match='wanted a function of a text and an answer') as e:
+        task_from(ROWS, verify=verify)
+    assert '\n' not in str(e.value)
+
+
+def test_a_failing_task_of_ones_own_is_named_as_well():
+    made = SimpleNamespace(name='bare', verify=lambda item, text: {'a\nb': 1}[text], levels={})
+    keep_task(made, replace=True)
+    with pytest.raises(
+        VerifierFailed, match="'bare', asked about \\('q', 1\\) and 'x', raised KeyError"
+    ) as e:
+        verdict_of(Item('bare', ('q', 1)), 'x')
+    assert isinstance(e.value.__cause__, KeyError) and '\n' not in str(e.value)
+    made.verify = lambda item, text: True
+    with pytest.raises(VerifierFailed, match='returned True, wanted a Verdict'):
+        verdict_of(Item('bare', ('q', 1)), 'x')
+
+
+@pytest.mark.parametrize(
+    'rows, words',
+    [
+        ([], 'no rows'),
+        ([{'question': 'q'}], "row 0 has no column 'answer'"),
+        ([{'question': 'q', 'answer': None}], 'row 0 has no answer'),
+        ([{'question': '', 'answer': 1}], 'row 0 has no question'),
+        ([{'question': 'q', 'answer': float('nan')}], 'no answer'),
+        ([{'question': ['q'], 'answer': 1}], 'wanted the question as text'),
+        ([{'question': 'q', 'answer': {}}], 'wanted a text, a number or a list'),
+        (['q'], 'row 0 is a str'),
+        ([{'question': 'q', 'answer': 1}, {'question': 'q ', 'answer': 2}], 'another answer'),
+        ({'question': ['q'], 'answer': [1]}, 'rows by split'),
+        ([{'question': 'q', 'answer': '####'}], 'states nothing'),
+    ],
+)
 def test_rows_that_make_no_problems_are_refused(rows, words):
-    with pytest.raises(ValueError, match=words) as e: task_from(rows)
+    with pytest.raises(ValueError, match=words) as e:
+        task_from(rows)
     assert '\n' not in str(e.value)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match='no.jsonl'): task_from(tmp_path / 'no.jsonl')
-    for text, words in (('{"question": 1', 'line 1'), ('\n{"question": "q", "answer": 1}\n[1]', 'line 3')):
+    with pytest.raises(FileNotFoundError, match='no.jsonl'):
+        task_from(tmp_path / 'no.jsonl')
+    for text, words in (
+        ('{"question": 1', 'line 1'),
+        ('\n{"question": "q", "answer": 1}\n[1]', 'line 3'),
+    ):
         (tmp_path / 'bad.jsonl').write_text(text)
-        with pytest.raises(ValueError, match=f'bad.jsonl, {words}'): task_from(tmp_path / 'bad.jsonl')
+        with pytest.raises(ValueError, match=f'bad.jsonl, {words}'):
+            task_from(tmp_path / 'bad.jsonl')
 
 
 def test_names_of_own_tasks():
     a, b = task_from(ROWS), task_from(ROWS[:50])
     assert a.name != b.name == task_from(ROWS[:50]).name and task_of(b.parts['train'][0]) is not a
-    with pytest.raises(ValueError, match='name of a task of the library'): task_from(ROWS, name='countdown')
-    with pytest.raises(ValueError, match='neither levels nor dials'): task(a.name, 'easy')
-    with pytest.raises(ValueError, match='task_from'): Item('gone', ('q', 1)).key
-    with pytest.raises(ValueError, match='different test problems, 99 were wanted'): a.sample(99, seed=0, split='test')
-    with pytest.raises(ValueError, match='split is one of'): a.sample(1, seed=0, split='tst')
+    with pytest.raises(ValueError, match='name of a task of the library'):
+        task_from(ROWS, name='countdown')
+    with pytest.raises(ValueError, match='neither levels nor dials'):
+        task(a.name, 'easy')
+    with pytest.raises(ValueError, match='task_from'):
+        Item('gone', ('q', 1)).key
+    with pytest.raises(ValueError, match='different test problems, 99 were wanted'):
+        a.sample(99, seed=0, split='test')
+    with pytest.raises(ValueError, match='split is one of'):
+        a.sample(1, seed=0, split='tst')
 
 
 def test_a_run_remembers_which_data_it_was_on():
     one, same = task_from(ROWS, name='x'), task_from(ROWS, name='x')
-    changed = [task_from([*ROWS[:-1], {**ROWS[-1], 'answer': 0}], name='x'), task_from(ROWS, name='x', instruction='Be quick.'), task_from(ROWS, name='x', verify=lambda text, answer: True), task_from({'train': ROWS}, name='x')]
-    assert repr(one) == repr(same) and len({repr(t) for t in (one, *changed)}) == 5
+    changed = [task_from(**how, name='x', replace=True) for how in CHANGED]
+    assert repr(one) == repr(same) and len({repr(t) for t in (one, *changed)}) == 1 + len(CHANGED)
+
+
+def near(text, answer, tolerance):
+    return abs(float(text) - answer) < tolerance
+
+
+def within(tolerance):
+    return lambda text, answer: near(text, answer, tolerance)
+
+
+CHANGED = [
+    dict(rows=[*ROWS[:-1], {**ROWS[-1], 'answer': 0}]),
+    dict(rows=ROWS[:-1]),
+    dict(rows=ROWS[::-1]),
+    dict(rows=ROWS, instruction='Be quick.'),
+    dict(rows=ROWS, verify=lambda text, answer: True),
+    dict(rows={'train': ROWS}),
+    dict(rows=ROWS, verify=within(0.1)),
+    dict(rows=ROWS, verify=within(0.2)),
+    dict(rows=ROWS, verify=partial(near, tolerance=1)),
+    dict(rows=ROWS, verify=partial(near, tolerance=2)),
+    dict(rows=[{**row, 'answer': str(row['answer'])} for row in ROWS]),
+    dict(rows=[{**row, 'answer': [row['answer']]} for row in ROWS]),
+]
+
+
+@pytest.mark.parametrize('how', CHANGED)
+def test_a_name_is_not_given_to_two_tasks(how):
+    "Other rows, splits, instructions or verifiers are another task: refused under the same name, and the first stays; without a name both are found."
+    first = task_from(ROWS, name='taken', replace=True)
+    with pytest.raises(
+        ValueError,
+        match="the name 'taken' is taken by a task with other content.*another name or none, or say replace=True",
+    ) as e:
+        task_from(**how, name='taken')
+    assert '\n' not in str(e.value) and task('taken') is first
+    assert task_from(ROWS, name='taken') is task('taken')  # the same content again is the same task
+    one, other = task_from(ROWS), task_from(**how)
+    assert (
+        one.name != other.name
+        and task(one.name) is one
+        and task(other.name) is other
+        and task_of(other.parts['train'][0]) is other
+    )
+    assert task_from(**how, name='taken', replace=True) is task('taken')
+    for bad in ('', ' ', 3, ('a',)):
+        with pytest.raises(ValueError, match='wanted a text, or None'):
+            task_from(**how, name=bad)
 
 
 def test_what_the_tiny_vocabulary_cannot_spell_is_said():
-    item = task_from([{'question': '2 + 2 ?', 'answer': 100}, {'question': 'two plus 2 ?', 'answer': 4}], name='tiny').parts
+    item = task_from(
+        [{'question': '2 + 2 ?', 'answer': 100}, {'question': 'two plus 2 ?', 'answer': 4}],
+        name='tiny',
+    ).parts
     for i in (x for part in item.values() for x in part):
-        with pytest.raises(ValueError, match="cannot spell '100'" if i.data[1] == 100 else "cannot spell 'two', 'plus'"): i.prompt('compact')
+        with pytest.raises(
+            ValueError,
+            match="cannot spell '100'" if i.data[1] == 100 else "cannot spell 'two', 'plus'",
+        ):
+            i.prompt('compact')
         assert i.prompt('text').startswith(i.data[0]) and i.prompt() == i.data[0]
 
 
@@ -532,12 +1119,23 @@ def test_what_the_tiny_vocabulary_cannot_spell_is_said():
 def test_the_data_set_for_trl_feeds_the_reward(chat):
     pytest.importorskip('datasets')
     from rl4llm.rewards.verifier import as_item, correct, items_dataset
-    for problems in ('countdown', task('sat'), task_from(ROWS, name='sums')):
+
+    for problems in ('countdown', task('sat'), task_from(ROWS, name='own-sums')):
         rows = items_dataset(problems, 4, seed=3, chat=chat)
         items = [as_item(text) for text in rows['item']]
         made = task(problems) if isinstance(problems, str) else problems
-        assert [i.key for i in items] == [i.key for i in made.sample(4, seed=3)] and set(rows.column_names) == {'prompt', 'item'}
-        assert [p[0]['content'] if chat else p for p in rows['prompt']] == [made.prompt(i, 'text') for i in items]
+        assert [i.key for i in items] == [i.key for i in made.sample(4, seed=3)] and set(
+            rows.column_names
+        ) == {'prompt', 'item'}
+        assert [p[0]['content'] if chat else p for p in rows['prompt']] == [
+            made.prompt(i, 'text') for i in items
+        ]
         told = [made.demonstrate(i, seed=0) for i in items[:3]] + ['no']
         said = [[{'role': 'assistant', 'content': text}] for text in told] if chat else told
-        assert correct(prompts=rows['prompt'], completions=said, completion_ids=[[1]] * 4, item=rows['item'], trainer_state=None) == [1, 1, 1, 0]
+        assert correct(
+            prompts=rows['prompt'],
+            completions=said,
+            completion_ids=[[1]] * 4,
+            item=rows['item'],
+            trainer_state=None,
+        ) == [1, 1, 1, 0]

@@ -1,4 +1,5 @@
 "The course: every exercise has a stub, a folded solution and hints; every lesson runs, dry in seconds and in full in minutes."
+
 import ast, contextlib, copy, inspect, io, itertools, os, re, time
 from pathlib import Path
 from unittest import mock
@@ -8,68 +9,103 @@ import rl4llm.advantages
 from rl4llm.course.exercises import EXERCISES, check_answer, load_exercises, review_answer
 
 TOP = Path(__file__).resolve().parents[1]
-LESSONS = sorted((TOP/'tutorials').glob('[0-9][0-9]_*.ipynb'))
-FOLDED = re.compile(r'<details><summary>Solution ([\d.]+)</summary>\n\n(.*?)\n</details>', re.DOTALL)
-SECONDS = 180    # a whole lesson on one thread
+LESSONS = sorted((TOP / 'tutorials').glob('[0-9][0-9]_*.ipynb'))
+FOLDED = re.compile(
+    r'<details><summary>Solution ([\d.]+)</summary>\n\n(.*?)\n</details>', re.DOTALL
+)
+SECONDS = 180  # a whole lesson on one thread
 
 load_exercises()
 every_lesson = pytest.mark.parametrize('path', LESSONS, ids=lambda p: p.stem[:2])
 every_exercise = pytest.mark.parametrize('ex', EXERCISES.values(), ids=lambda e: e.name)
 
 
-def cells(path, kind): return [c.source for c in nbformat.read(path, 4).cells if c.cell_type == kind]
+def cells(path, kind):
+    return [c.source for c in nbformat.read(path, 4).cells if c.cell_type == kind]
 
 
 def calls(source):
     "(exercise, answer expression) of every `check_answer('1.1', answer)` in a cell."
-    found = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call) and getattr(n.func, 'id', '') == 'check_answer']
+    found = [
+        n
+        for n in ast.walk(ast.parse(source))
+        if isinstance(n, ast.Call) and getattr(n.func, 'id', '') == 'check_answer'
+    ]
     return [(n.args[0].value, ast.unparse(n.args[1])) for n in found]
 
 
 def asked():
     "Exercise -> (lesson, source of its cell, answer expression)."
-    return {name: (path, source, answer) for path in LESSONS for source in cells(path, 'code') if 'check_answer(' in source for name, answer in calls(source)}
+    return {
+        name: (path, source, answer)
+        for path in LESSONS
+        for source in cells(path, 'code')
+        if 'check_answer(' in source
+        for name, answer in calls(source)
+    }
 
 
 def folded():
     "Exercise -> code of its folded solution."
-    text = {name: body for path in LESSONS for source in cells(path, 'markdown') for name, body in FOLDED.findall(source)}
-    return {name: '\n'.join(re.findall(r'```python\n(.*?)```', body, re.DOTALL)) for name, body in text.items()}
+    text = {
+        name: body
+        for path in LESSONS
+        for source in cells(path, 'markdown')
+        for name, body in FOLDED.findall(source)
+    }
+    return {
+        name: '\n'.join(re.findall(r'```python\n(.*?)```', body, re.DOTALL))
+        for name, body in text.items()
+    }
 
 
 def imported(path):
     "A namespace with what the lesson's import cells bring."
     space = {}
     for source in cells(path, 'code'):
-        if all(isinstance(s, (ast.Import, ast.ImportFrom)) for s in ast.parse(source).body): exec(source, space)
+        if all(isinstance(s, (ast.Import, ast.ImportFrom)) for s in ast.parse(source).body):
+            exec(source, space)
     return space
 
 
 def execute(path, **environ):
     "Run a lesson in a kernel of its own and return the seconds it took. Errors are raised."
-    with mock.patch.dict(os.environ, {'OMP_NUM_THREADS': '1', 'RL4LLM_PRESET': 'cpu', 'RL4LLM_DEVICE': 'cpu', **environ}):
+    with mock.patch.dict(
+        os.environ,
+        {'OMP_NUM_THREADS': '1', 'RL4LLM_PRESET': 'cpu', 'RL4LLM_DEVICE': 'cpu', **environ},
+    ):
         start = time.perf_counter()
-        NotebookClient(nbformat.read(path, 4), timeout=600, kernel_name='python3', resources={'metadata': {'path': str(path.parent)}}).execute()
+        NotebookClient(
+            nbformat.read(path, 4),
+            timeout=600,
+            kernel_name='python3',
+            resources={'metadata': {'path': str(path.parent)}},
+        ).execute()
         return time.perf_counter() - start
 
 
 # -- exercises
 
+
 def test_every_exercise_is_asked_and_solved():
     assert set(asked()) == set(folded()) == set(EXERCISES)
-    for name, (path, *_) in asked().items(): assert path.stem[:2] == f"{int(name.split('.')[0]):02}", f'{name} is asked in {path.name}'
+    for name, (path, *_) in asked().items():
+        assert path.stem[:2] == f"{int(name.split('.')[0]):02}", f'{name} is asked in {path.name}'
 
 
 @every_lesson
 def test_a_lesson_has_exercises_and_a_question(path):
     assert sum(lesson == path for lesson, *_ in asked().values()) >= 3
-    assert any('question' in source.lower() and '?' in source for source in cells(path, 'markdown')[-2:])
+    assert any(
+        'question' in source.lower() and '?' in source for source in cells(path, 'markdown')[-2:]
+    )
 
 
 @every_exercise
 def test_the_stub_is_asked_for(ex):
     path, source, _ = asked()[ex.name]
-    with contextlib.redirect_stdout(io.StringIO()) as said: exec(source, imported(path))
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(source, imported(path))
     assert said.getvalue().startswith('○ Not yet: ')
 
 
@@ -85,18 +121,37 @@ def test_the_folded_solution_is_right(ex):
 @every_exercise
 def test_each_mistake_has_a_hint_of_its_own(ex):
     assert ex.mistakes
-    for wrong, hint in ex.mistakes: assert review_answer(ex.name, wrong if ex.cases else wrong()) == (False, hint)
+    for wrong, hint in ex.mistakes:
+        assert review_answer(ex.name, wrong if ex.cases else wrong()) == (False, hint)
 
 
 @every_exercise
 def test_nothing_handed_in_raises(ex, capsys):
-    def broken(*args): raise RuntimeError('on purpose')
-    for answer in (None, ..., broken, lambda: 1, lambda *args: 'word', lambda *args: ..., lambda *args: (1, ...), float('nan'), 'word', [], {}, object(), [object()]): check_answer(ex.name, answer)
+    def broken(*args):
+        raise RuntimeError('on purpose')
+
+    for answer in (
+        None,
+        ...,
+        broken,
+        lambda: 1,
+        lambda *args: 'word',
+        lambda *args: ...,
+        lambda *args: (1, ...),
+        float('nan'),
+        'word',
+        [],
+        {},
+        object(),
+        [object()],
+    ):
+        check_answer(ex.name, answer)
     said = capsys.readouterr().out
     assert 'Right' not in said and said.count('Not yet') >= 2
 
 
 # -- what a check accepts and refuses, for every exercise: answers made from its own reference
+
 
 def changed(ex, change):
     "The reference with `change(result, arguments)` applied to what it gives."
@@ -105,7 +160,8 @@ def changed(ex, change):
 
 def wrong_twins(ex):
     "Answers that are nearly right: name -> (answer, words of which the reply must hold one)."
-    if not ex.cases: return {}
+    if not ex.cases:
+        return {}
     first = ex.solution(*copy.deepcopy(ex.cases[0]))
     anything = ('',)
     twins = {
@@ -115,11 +171,15 @@ def wrong_twins(ex):
         'learned by heart': (lambda *args: first, ('gradient',) if ex.gradient_of else anything),
         'slightly off': (changed(ex, lambda out, _: out * (1 + 3e-4)), anything),
     }
-    if ex.value_counts: twins['moved'] = changed(ex, lambda out, _: out + .1), anything
+    if ex.value_counts:
+        twins['moved'] = changed(ex, lambda out, _: out + 0.1), anything
     if ex.gradient_of:
         twins['cut off'] = changed(ex, lambda out, _: out.detach()), ('no gradient',)
         twins['numbers'] = changed(ex, lambda out, _: out.tolist()), ('no gradient',)
-        twins['value of one, gradient of another'] = changed(ex, lambda out, _: out.detach() + 2 * (out - out.detach())), ('gradient', 'factor')
+        twins['value of one, gradient of another'] = (
+            changed(ex, lambda out, _: out.detach() + 2 * (out - out.detach())),
+            ('gradient', 'factor'),
+        )
     return twins
 
 
@@ -127,19 +187,43 @@ def right_twins(ex):
     "Answers that mean the same as the reference: name -> answer."
     if not ex.cases:
         value = ex.solution()
-        if not isinstance(value, set): return {'number': value, 'float': float(value), 'tensor': torch.tensor(float(value))}
+        if not isinstance(value, set):
+            return {'number': value, 'float': float(value), 'tensor': torch.tensor(float(value))}
         words = sorted(value)
         functions = [getattr(rl4llm.advantages, word) for word in words]
-        return {'list': words, 'other order': words[::-1], 'tuple': tuple(words), 'text': ', '.join(words[::-1]), 'functions': functions, 'twice': words + words}
-    twins = {'itself': ex.solution, 'more digits': lambda *args: ex.solution(*(a.double() if torch.is_tensor(a) and a.is_floating_point() else a for a in args))}
+        return {
+            'list': words,
+            'other order': words[::-1],
+            'tuple': tuple(words),
+            'text': ', '.join(words[::-1]),
+            'functions': functions,
+            'twice': words + words,
+        }
+    twins = {
+        'itself': ex.solution,
+        'more digits': lambda *args: ex.solution(
+            *(a.double() if torch.is_tensor(a) and a.is_floating_point() else a for a in args)
+        ),
+    }
+
     def in_place(*args):
         out = ex.solution(*[a.clone() if torch.is_tensor(a) else a for a in args])
         for a in args:
-            if torch.is_tensor(a): a.zero_()
+            if torch.is_tensor(a):
+                a.zero_()
         return out
+
     twins['changes its arguments'] = in_place
-    if not ex.gradient_of: twins |= {'list': changed(ex, lambda out, _: out.tolist() if torch.is_tensor(out) else out), 'array': changed(ex, lambda out, _: np.asarray(out))}
-    if not ex.value_counts: twins |= {'another value': changed(ex, lambda out, _: out + 3.), 'ratio': changed(ex, lambda out, _: out - out.detach())}
+    if not ex.gradient_of:
+        twins |= {
+            'list': changed(ex, lambda out, _: out.tolist() if torch.is_tensor(out) else out),
+            'array': changed(ex, lambda out, _: np.asarray(out)),
+        }
+    if not ex.value_counts:
+        twins |= {
+            'another value': changed(ex, lambda out, _: out + 3.0),
+            'ratio': changed(ex, lambda out, _: out - out.detach()),
+        }
     return twins
 
 
@@ -149,12 +233,16 @@ def test_a_nearly_right_answer_is_refused_with_a_true_word(ex):
         right, said = review_answer(ex.name, answer)
         assert right is False, f'{ex.name} accepts: {name}'
         assert any(word in said for word in words), f'{ex.name}, {name}: {said}'
-        if name in ('twice', 'half', 'slightly off'): assert 'sign' not in said, f'{ex.name}, {name}: {said}'
+        if name in ('twice', 'half', 'slightly off'):
+            assert 'sign' not in said, f'{ex.name}, {name}: {said}'
 
 
 @every_exercise
 def test_the_same_answer_in_another_form_is_right(ex):
-    for name, answer in right_twins(ex).items(): assert review_answer(ex.name, answer)[0], f'{ex.name} refuses: {name}: {review_answer(ex.name, answer)[1]}'
+    for name, answer in right_twins(ex).items():
+        assert review_answer(ex.name, answer)[0], (
+            f'{ex.name} refuses: {name}: {review_answer(ex.name, answer)[1]}'
+        )
 
 
 @every_exercise
@@ -163,17 +251,25 @@ def test_a_forgotten_number_is_named(ex):
     names = list(inspect.signature(ex.solution).parameters)
     forgettable = [i for i, x in enumerate(ex.cases[0])] if ex.cases else []
     for place in (i for i in forgettable if type(ex.cases[0][i]) is float):
-        neutral = 0. if names[place] == 'b' else 1.
-        right, said = review_answer(ex.name, lambda *args: ex.solution(*args[:place], neutral, *args[place + 1:]))
-        assert right is False and re.search(rf'\b{names[place]}\b', said), f'{ex.name}, {names[place]} forgotten: {said}'
+        neutral = 0.0 if names[place] == 'b' else 1.0
+        right, said = review_answer(
+            ex.name, lambda *args: ex.solution(*args[:place], neutral, *args[place + 1 :])
+        )
+        assert right is False and re.search(rf'\b{names[place]}\b', said), (
+            f'{ex.name}, {names[place]} forgotten: {said}'
+        )
 
 
 @every_exercise
 def test_no_factor_is_found_where_there_is_none(ex):
     "A number that differs from case to case was not forgotten."
     count = itertools.count(2)
-    said = review_answer(ex.name, changed(ex, lambda out, _: out * next(count)) if ex.cases else 1.7)[1]
-    assert 'factor is missing' not in said.lower() and 'one too many' not in said, f'{ex.name}: {said}'
+    said = review_answer(
+        ex.name, changed(ex, lambda out, _: out * next(count)) if ex.cases else 1.7
+    )[1]
+    assert 'factor is missing' not in said.lower() and 'one too many' not in said, (
+        f'{ex.name}: {said}'
+    )
 
 
 @every_exercise
@@ -186,10 +282,157 @@ def test_hints_are_specific(ex):
 @every_exercise
 def test_what_was_given_and_what_was_wanted_look_different(ex):
     for factor in (1 + 2e-4, 1 - 5e-4, 3.3):
-        for shift in (0, 2e-4, .07):
-            said = review_answer(ex.name, changed(ex, lambda out, _: out * factor + shift))[1] if ex.cases else ''
+        for shift in (0, 2e-4, 0.07):
+            said = (
+                review_answer(ex.name, changed(ex, lambda out, _: out * factor + shift))[1]
+                if ex.cases
+                else ''
+            )
             found = re.search(r'gives (?:the gradient in \w+ )?(.*), wanted (.*)\.$', said)
-            if found: assert found[1] != found[2].removesuffix(' there'), said
+            if found:
+                assert found[1] != found[2].removesuffix(' there'), said
+
+
+def picked(z, y):
+    return z.log_softmax(-1).gather(-1, y[..., None])[..., 0]
+
+
+# what readers hand in, written as they would write it: exercise, answer, words that name the mistake
+SLIPS = [
+    ('1.1', 'mask forgotten', lambda z, y, m: picked(z, y).sum(1), 'padding'),
+    ('1.1', 'mean', lambda z, y, m: (picked(z, y) * m).sum(1) / m.sum(1), 'mean over the tokens'),
+    (
+        '1.1',
+        'log forgotten',
+        lambda z, y, m: (z.softmax(-1).gather(-1, y[..., None])[..., 0] * m).sum(1),
+        'logarithm is missing',
+    ),
+    (
+        '1.1',
+        'log after the sum',
+        lambda z, y, m: (z.softmax(-1).gather(-1, y[..., None])[..., 0] * m).sum(1).log(),
+        'logarithm of a sum',
+    ),
+    ('1.1', 'sign', lambda z, y, m: -(picked(z, y) * m).sum(1), 'sign'),
+    (
+        '1.1',
+        'cross entropy',
+        lambda z, y, m: (
+            torch.nn.functional.cross_entropy(z.transpose(1, 2), y, reduction='none') * m
+        ).sum(1),
+        'sign',
+    ),
+    ('1.1', 'factor', lambda z, y, m: 3 * (picked(z, y) * m).sum(1), 'factor'),
+    ('1.1', 'base 2', lambda z, y, m: (picked(z, y) / np.log(2) * m).sum(1), 'base 2'),
+    ('1.1', 'no sum', lambda z, y, m: picked(z, y) * m, 'sum over the tokens of each response'),
+    ('1.1', 'shifted', lambda z, y, m: (picked(z[:, :-1], y[:, 1:]) * m[:, 1:]).sum(1), 'shifted'),
+    (
+        '1.1',
+        'likeliest token',
+        lambda z, y, m: (z.log_softmax(-1).max(-1).values * m).sum(1),
+        'likeliest',
+    ),
+    (
+        '1.1',
+        'no gather',
+        lambda z, y, m: (z.log_softmax(-1) * m[..., None]).sum((1, 2)),
+        'vocabulary',
+    ),
+    ('1.1', 'mask turned round', lambda z, y, m: (picked(z, y) * ~m).sum(1), 'turned round'),
+    (
+        '1.1',
+        'mask on the logits',
+        lambda z, y, m: picked(z * m[..., None], y).sum(1),
+        'logits with the mask',
+    ),
+    (
+        '1.1',
+        'last token',
+        lambda z, y, m: torch.stack([picked(z, y)[i, n - 1] for i, n in enumerate(m.sum(1))]),
+        'last token',
+    ),
+    (
+        '1.1',
+        'softmax over tokens',
+        lambda z, y, m: (z.log_softmax(1).gather(-1, y[..., None])[..., 0] * m).sum(1),
+        'another axis',
+    ),
+    (
+        '1.1',
+        'one number',
+        lambda z, y, m: (picked(z, y) * m).sum(1).mean(),
+        'one number for the whole batch',
+    ),
+    ('1.2', 'sign', lambda z, r: z.softmax(0) * ((z.softmax(0) * r).sum() - r), 'sign'),
+    ('1.2', 'plain mean', lambda z, r: z.softmax(0) * (r - r.mean()), 'plain mean'),
+    ('1.2', 'baseline forgotten', lambda z, r: z.softmax(0) * r, 'half is missing'),
+    ('1.3', 'sign', lambda logp, m, r, b: ((r - b) * (logp * m).sum(1)).mean(), 'sign'),
+    (
+        '1.3',
+        'mean forgotten',
+        lambda logp, m, r, b: -((r - b) * (logp * m).sum(1)).sum(),
+        'sum over the responses',
+    ),
+    ('1.3', 'mask forgotten', lambda logp, m, r, b: -((r - b) * logp.sum(1)).mean(), 'padding'),
+    (
+        '1.3',
+        'baseline forgotten',
+        lambda logp, m, r, b: -(r * (logp * m).sum(1)).mean(),
+        'baseline',
+    ),
+    (
+        '1.3',
+        'log undone',
+        lambda logp, m, r, b: -((r - b) * (logp * m).sum(1).exp()).mean(),
+        'logarithm',
+    ),
+    ('1.4', 'a text', '2', 'quotation marks'),
+    ('1.4', 'a wrong text', '4', 'quotation marks'),
+    ('1.4', 'a word', 'two', 'quotation marks'),
+    ('1.4', 'factor of the variance', 4.0, 'root'),
+    ('1.4', 'sign', -2, 'sign'),
+    ('1.4', 'inverse', 1 / 2, 'inverse'),
+    ('1.4', 'root of the root', 2**0.5, 'root twice'),
+    ('1.4', 'anything', 3, 'take the root'),
+    ('2.1', 'sign', lambda r: (r.sum() - r) / (len(r) - 1) - r, 'sign'),
+    ('2.1', 'n', lambda r: r - (r.sum() - r) / len(r), 'divided by n'),
+    ('2.1', 'own reward', lambda r: r - r.mean(), 'Leave it out'),
+    ('2.3', 'a wrong pair', {'negative', 'grpo'}, 'grpo does not belong'),
+    ('2.3', 'one is missing', {'weighted_reinforce'}, 'negative is missing'),
+    ('2.3', 'a text', 'negative', 'weighted_reinforce is missing'),
+    (
+        '2.3',
+        'rewards right ones',
+        ['positive', 'negative', 'weighted_reinforce'],
+        'positive does not belong',
+    ),
+    ('2.3', 'for right samples', {'positive', 'weighted_reinforce'}, 'only *right* samples'),
+    ('2.3', 'another method', {'negative', 'reinforce'}, "'reinforce' is none of the names"),
+    ('2.3', 'numbers', [1, 2], 'none of the names'),
+    ('2.3', 'nothing', set(), 'Two answer'),
+    ('2.3', 'a number', 2, 'Names are wanted'),
+]
+
+
+@pytest.mark.parametrize(
+    'name, answer, words',
+    [(name, answer, words) for name, _, answer, words in SLIPS],
+    ids=[f'{name} {what}' for name, what, *_ in SLIPS],
+)
+def test_a_hint_says_which_mistake_was_made(name, answer, words):
+    right, said = review_answer(name, answer)
+    assert right is False and words in said, said
+    assert (
+        said != f'{answer} is not it. {EXERCISES[name].ask[0].upper()}{EXERCISES[name].ask[1:]}'
+    ), 'to repeat the question is no hint'
+
+
+@every_exercise
+def test_a_value_that_nobody_foresaw_gets_more_than_the_question(ex):
+    if ex.cases:
+        return
+    said = review_answer(ex.name, 37.5)[1]
+    assert ex.ask.lower() not in said.lower() and len(said.split()) > 7, said
 
 
 def test_right_and_wrong_look_different():
@@ -197,32 +440,53 @@ def test_right_and_wrong_look_different():
     words = [str(reply).split(':')[0] for reply in replies]
     inks = [re.search('b style="color:(#......)', reply._repr_html_())[1] for reply in replies]
     assert len(set(words)) == len(set(inks)) == 3
-    for reply, word in zip(replies, words): assert word in reply._repr_html_()
+    for reply, word in zip(replies, words):
+        assert word in reply._repr_html_()
     assert '<script>' not in review_answer('2.3', ['<script>'])._repr_html_()
 
 
 def test_an_unknown_exercise_is_named():
-    with pytest.raises(ValueError, match='did you mean'): check_answer('1.11', ...)
+    with pytest.raises(ValueError, match='did you mean'):
+        check_answer('1.11', ...)
 
 
 # -- lessons
 
+
 @every_lesson
 def test_links_of_a_lesson_lead_somewhere(path):
     for link in re.findall(r'\]\(([^)\s]+)\)', '\n'.join(cells(path, 'markdown'))):
-        if not link.startswith(('http', '#')): assert (path.parent/link.split('#')[0]).exists(), f'{link} is not there'
+        if not link.startswith(('http', '#')):
+            assert (path.parent / link.split('#')[0]).exists(), f'{link} is not there'
 
 
-EXPLAINED = ('RLHF', 'PPO', 'KL', 'reasoning models', 'nats?', 'score', 'entropy', 'signal-to-noise ratio', 'pass@k', 'Holm')    # bold where they are explained
+EXPLAINED = (
+    'RLHF',
+    'PPO',
+    'KL',
+    'reasoning models',
+    'nats?',
+    'score',
+    'entropy',
+    'signal-to-noise ratio',
+    'standard error',
+    'running mean',
+    'pass@k',
+    'Holm',
+)  # bold where they are explained
 
 
 @pytest.mark.parametrize('word', EXPLAINED)
 def test_a_word_is_explained_where_it_first_stands(word):
     prose = '\n'.join(source for path in LESSONS for source in cells(path, 'markdown'))
-    prose = re.sub(r'^- .*$|\[[^]]*\]\([^)]*\)|`[^`]*`', '', prose, flags=re.MULTILINE)    # lists of aims, links and code do not count
+    prose = re.sub(
+        r'^- .*$|\[[^]]*\]\([^)]*\)|`[^`]*`', '', prose, flags=re.MULTILINE
+    )  # lists of aims, links and code do not count
     first = re.search(rf'(\*\*)?\b{word}\b', prose)
     assert first, f'{word} stands in no lesson'
-    assert first[1], f'{word}: used before it is explained: ...{prose[max(0, first.start() - 60):first.end() + 20]}...'
+    assert first[1], (
+        f'{word}: used before it is explained: ...{prose[max(0, first.start() - 60) : first.end() + 20]}...'
+    )
 
 
 @every_lesson
@@ -236,15 +500,19 @@ def test_checks_stand_at_the_end(path):
 @every_lesson
 def test_a_lesson_has_the_loop_and_a_widget(path):
     code = '\n'.join(cells(path, 'code'))
-    assert 'loop_diagram(' in code and re.search(r'^(microscope|advantage_playground)\(', code, re.MULTILINE)
+    assert 'loop_diagram(' in code and re.search(
+        r'^(microscope|advantage_playground)\(', code, re.MULTILINE
+    )
 
 
 @every_lesson
 @pytest.mark.timeout(300)
-def test_a_lesson_runs_dry(path): assert execute(path, RL4LLM_DRY_RUN='1') < SECONDS    # an error in a cell raises
+def test_a_lesson_runs_dry(path):
+    assert execute(path, RL4LLM_DRY_RUN='1') < SECONDS  # an error in a cell raises
 
 
 @pytest.mark.slow
 @every_lesson
 @pytest.mark.timeout(900)
-def test_a_lesson_takes_minutes(path): assert execute(path, RL4LLM_DRY_RUN='0') < SECONDS
+def test_a_lesson_takes_minutes(path):
+    assert execute(path, RL4LLM_DRY_RUN='0') < SECONDS

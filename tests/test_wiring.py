@@ -8,6 +8,7 @@ nothing of what surrounds them is shared with the package.
 Then faults are planted where the package assembles its loss, and the comparison must notice each.
 `pytest -s` shows two tables: which recipe ran how, and which recipe noticed which fault.
 """
+
 import ast
 import copy
 import dataclasses
@@ -30,23 +31,37 @@ from rl4llm import Policy, recipe, recipes, stage, stages, task, train, use
 from rl4llm.core.numerics import STATISTICS, fold
 from rl4llm.core.registry import RECIPES, STAGES
 from rl4llm.core.rollouts import make_rollouts
+from rl4llm.core.signals import known_signals
 from rl4llm.tasks.vocabulary import tiny_tokenizer
 from rl4llm.training import loop as training_loop
 
-recipes()                              # loads every stage and recipe
+recipes()  # loads every stage and recipe
 
 EASY = task('countdown', level='easy')
 SEED = 11
 NUMBERS = dict(
-    prompts=6, group=3, temperature=0.8, epochs=1, minibatch=None, micro=None, lr=0.02, warmup=3,
-    betas=(0.8, 0.95), weight_decay=0.1, max_grad_norm=1e9)
+    prompts=6,
+    group=3,
+    temperature=0.8,
+    max_new_tokens=9,
+    epochs=1,
+    minibatch=None,
+    micro=None,
+    lr=0.02,
+    warmup=3,
+    betas=(0.8, 0.95),
+    weight_decay=0.1,
+    max_grad_norm=1e9,
+)
 
 
 # -- a batch that has everything a loop can stumble over
 
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     "One response. `loss`: a digit a token, 0 where it carries none (the answer of a tool)."
+
     prompt: int
     group: int
     verdict: str
@@ -54,14 +69,14 @@ class Row:
     origin: int = 0
 
 
-ROWS = (                               # groups are ragged, mixed, and not always the prompt
+ROWS = (  # groups are ragged, mixed, and not always the prompt
     Row(0, 7, 'right', '1111111'),
     Row(0, 7, 'wrong', '1110011'),
     Row(1, 3, 'wrong', '111'),
     Row(0, 7, 'wrong', '0011110'),
     Row(1, 3, 'right', '1'),
     Row(1, 3, 'right', '11111', origin=1),
-    Row(2, 9, 'wrong', '1111'),        # nobody in this group is right
+    Row(2, 9, 'wrong', '1111'),  # nobody in this group is right
     Row(2, 9, 'wrong', '111111'),
     Row(3, 5, 'right', '1101101'),
     Row(3, 6, 'right', '111', origin=3),
@@ -70,26 +85,37 @@ ROWS = (                               # groups are ragged, mixed, and not alway
     Row(3, 6, 'wrong', '11'),
     Row(4, 1, 'wrong', '111111'),
     Row(4, 1, 'right', '11011', origin=2),
-    Row(4, 1, 'wrong', '0000'),        # no token of it carries loss
+    Row(4, 1, 'wrong', '0000'),  # no token of it carries loss
     Row(4, 1, 'right', '1111111'),
 )
-N, T, V = len(ROWS), 7, 256            # rows, tokens of a row, words of the vocabulary
+N, T, V = len(ROWS), 7, 256  # rows, tokens of a row, words of the vocabulary
 PAD, END = 0, 2
 SEMICOLONS = ((0, 2), (5, 1), (8, 3), (13, 3), (16, 4))
 NO_VERDICT = 'no verdict can be given'
 
 
-def noise(seed): return torch.Generator().manual_seed(seed)
+def noise(seed):
+    return torch.Generator().manual_seed(seed)
 
 
 @cache
 def first_policy():
     "A random Llama over the project's vocabulary, sharp enough that its tokens differ."
     from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
-        vocab_size=V, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=128, tie_word_embeddings=True,
-        initializer_range=0.15, pad_token_id=PAD, bos_token_id=1, eos_token_id=END)
+        vocab_size=V,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        initializer_range=0.15,
+        pad_token_id=PAD,
+        bos_token_id=1,
+        eos_token_id=END,
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).eval()
@@ -110,6 +136,18 @@ def problems():
     return tuple(EASY.sample(3, seed=5) + task('countdown').sample(3, seed=5))
 
 
+def asked_of(item):
+    "What a policy of the compact style is asked."
+    return item.prompt('compact')
+
+
+def problem_of(prompt):
+    "The problem that a text asks for; nobody else's text is one."
+    found = [item for item in problems() if asked_of(item) == prompt]
+    assert len(found) == 1, f"the reward got a prompt that nobody was asked: {prompt!r}"
+    return found[0]
+
+
 @cache
 def texts():
     "Each row's text: an answer to its problem, or to the next one, or one without a verdict."
@@ -125,7 +163,7 @@ def texts():
 def prompt_tensors():
     "Left-padded token ids of the problems, and where they are real."
     tokenizer = first_policy().tokenizer
-    asked = [tokenizer(text)['input_ids'] for text in first_policy().prompts(problems())]
+    asked = [tokenizer(asked_of(item))['input_ids'] for item in problems()]
     width = max(map(len, asked))
     ids = torch.tensor([[PAD] * (width - len(a)) + a for a in asked])
     real = torch.tensor([[t >= width - len(a) for t in range(width)] for a in asked])
@@ -169,16 +207,34 @@ def written_rollouts():
     every_fifth = torch.arange(N * T).view(N, T) % 5
     loss_weight = torch.tensor([1.0, 0.5, 2.0, 1.0, 0.0])[every_fifth]
     return make_rollouts(
-        prompt_ids=ids, prompt_mask=real, tokens=written_tokens(), prompt=prompt, mask=mask,
-        group=group, origin=origin, sampled=mask & (origin == 0)[:, None],
-        finished=torch.arange(N) % 3 > 0, loss_weight=loss_weight, items=problems(),
-        texts=texts(), signals=extra_signals())
+        prompt_ids=ids,
+        prompt_mask=real,
+        tokens=written_tokens(),
+        prompt=prompt,
+        mask=mask,
+        group=group,
+        origin=origin,
+        sampled=mask & (origin == 0)[:, None],
+        finished=torch.arange(N) % 3 > 0,
+        loss_weight=loss_weight,
+        items=problems(),
+        texts=texts(),
+        signals=extra_signals(),
+    )
 
 
-def batch_of(policy, temperature, *, known=False, outside=0.0):
+def some_tokens():
+    "Tokens of some rows, of no other row, and of half of the third kind."
+    row = torch.arange(N)[:, None].expand(N, T)
+    every_other = torch.arange(T).expand(N, T) % 2 == 0
+    return (row % 3 == 0) | (row % 3 == 1) & every_other
+
+
+def batch_of(policy, temperature, *, known=None, outside=0.0):
     """The rows as a sampler returns them, with log-probabilities near those of `policy`.
 
-    known: those before the update are given as well, and are `outside` where no loss is.
+    known: tokens whose log-probabilities before the update are given, too; they are `outside` where
+    no loss is.
     """
     rollouts = dataclasses.replace(written_rollouts(), temperature=temperature)
     mask = rollouts.mask
@@ -188,12 +244,16 @@ def batch_of(policy, temperature, *, known=False, outside=0.0):
     def near(seed):
         return logp + 0.2 * torch.randn(N, T, generator=noise(seed)) * mask
 
-    old = near(6).masked_fill(~mask, outside) if known else torch.full((N, T), torch.nan)
+    given = near(6).masked_fill(~mask, outside)
+    unknown = torch.full((N, T), torch.nan)
+    old = unknown if known is None else torch.where(known, given, unknown)
     return dataclasses.replace(rollouts, logp_behave=near(5), logp_old=old)
 
 
 def graded(prompts, completions, *, own, knobs, **columns):
     "The recipe's own reward, but None for one text, and something for a greedy answer."
+    asked = [problem_of(prompt) for prompt in prompts]
+    assert asked == list(columns['item']), "the reward got the prompts of other problems"
     values = stages('reward')[own].fn(prompts, completions, **columns, **dict(knobs))
     for i, text in enumerate(completions):
         if text == NO_VERDICT:
@@ -206,11 +266,25 @@ def graded(prompts, completions, *, own, knobs, **columns):
 # -- a recipe of our own, whose stages ask for every signal but `logp_ref`, which many others do
 
 EVERY_SIGNAL = 'every signal'
-AT_HAND = ('rollouts', 'policy', 'task', 'finished', 'lengths', 'mask', 'tokens', 'rewards',
-           'group', 'logp_behave')
+AT_HAND = (
+    'rollouts',
+    'policy',
+    'task',
+    'finished',
+    'lengths',
+    'mask',
+    'tokens',
+    'rewards',
+    'group',
+    'logp_behave',
+)
 LIVE = tuple(name for name in STATISTICS if name != 'logp')
-BEFORE = (*AT_HAND, 'old_hidden', 'greedy_rewards',
-          *(f"{who}_{name}" for who in ('old', 'ref') for name in LIVE))
+BEFORE = (
+    *AT_HAND,
+    'old_hidden',
+    'greedy_rewards',
+    *(f"{who}_{name}" for who in ('old', 'ref') for name in LIVE),
+)
 NOW = (*BEFORE, 'adv', 'logp_old', *LIVE)
 
 
@@ -223,7 +297,8 @@ def by_token(name, x, like):
     if name == 'rollouts':
         x = x.loss_weight + x.temperature
     x = torch.sin(x.to(like).nan_to_num())
-    if x.dim() == 1: return x[:, None]
+    if x.dim() == 1:
+        return x[:, None]
     return x.flatten(2).mean(2) if x.dim() > 2 else x
 
 
@@ -258,9 +333,14 @@ def own_recipe():
     stage('select', needs=(*BEFORE, 'adv'))(all_select)
     stage('objective', needs=NOW)(all_objective)
     stage('regulariser', needs=NOW)(all_regulariser)
-    return recipe('grpo', advantage='all_advantage', select='all_select',
-                  objective='all_objective', regularisers=('all_regulariser',),
-                  aggregate=use('aggregate', mode='seq-mean-token-sum-norm'))
+    return recipe(
+        'grpo',
+        advantage='all_advantage',
+        select='all_select',
+        objective='all_objective',
+        regularisers=('all_regulariser',),
+        aggregate=use('aggregate', mode='seq-mean-token-sum-norm'),
+    )
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -277,7 +357,9 @@ def registry():
 # -- settings
 
 ONE, SEVERAL, KNOWN = 'one update', 'several updates', 'old log-probabilities given'
-SINGLE = {                             # tried with one recipe each
+SOME, LATER = 'some old log-probabilities given', 'some given, several updates'
+OPEN = 'length of a response left open'
+SINGLE = {  # tried with one recipe each
     'clipped gradient': dict(max_grad_norm=0.1),
     'two epochs': dict(epochs=2),
     'two mini-batches': dict(minibatch=12),
@@ -286,11 +368,14 @@ SINGLE = {                             # tried with one recipe each
 SETTINGS = {
     ONE: dict(),
     SEVERAL: dict(epochs=2, minibatch=9, micro=4, warmup=1),
-    KNOWN: dict(minibatch=11),         # where a group ends
+    KNOWN: dict(minibatch=11),  # where a group ends
+    SOME: dict(micro=4),
+    LATER: dict(epochs=2, micro=4),
+    OPEN: dict(max_new_tokens=None),
     **SINGLE,
 }
 
-LOUDER = {                             # knobs that make a small part of the loss large enough
+LOUDER = {  # knobs that make a small part of the loss large enough
     'adaptive_entropy_bonus': dict(start=0.5, delta=0.2),
     'adaptive_kl_penalty': dict(start=0.5, horizon=20),
     'dph': dict(coef=1.0),
@@ -305,8 +390,8 @@ LOUDER = {                             # knobs that make a small part of the los
     'token_reward_weights': dict(warmup=1),
 }
 
-GIVEN = {                              # recipes that get old log-probabilities in every setting
-    'kl_cov': 'has |logp - logp_old|, which has no gradient before the first update',
+GIVEN = {  # recipes that get old log-probabilities in every setting
+    'kl_cov': 'has |logp - logp_old|, which has no gradient before the first update'
 }
 
 
@@ -326,7 +411,8 @@ def has_memory(r):
     return any(hasattr(bound.info.fn, 'update') for bound in uses_of(r))
 
 
-def louder(bound): return use(bound, **LOUDER.get(bound.name, {}))
+def louder(bound):
+    return use(bound, **LOUDER.get(bound.name, {}))
 
 
 def recipe_of(name, setting):
@@ -352,21 +438,34 @@ CASES = (
     *((name, setting) for setting in (ONE, SEVERAL) for name in (*sorted(RECIPES), EVERY_SIGNAL)),
     *((name, KNOWN) for name in one_for_each_objective()),
     *(('grpo', setting) for setting in SINGLE),
+    *((name, setting) for setting in (SOME, LATER) for name in ('grpo', 'gspo', EVERY_SIGNAL)),
+    ('remax', OPEN),
 )
+
+
+def given_old(name, setting):
+    "Tokens whose log-probabilities before the update the sampler gives in one of the `CASES`."
+    if setting in (SOME, LATER):
+        return some_tokens()
+    every = torch.ones(N, T, dtype=torch.bool)
+    return every if setting == KNOWN or name in GIVEN else None
 
 
 # -- what the loop does
 
+
 @dataclasses.dataclass
 class Update:
     "One step of the policy's optimiser: weights before it, their gradient, its settings."
+
     step: int
     weights: list
     gradient: torch.Tensor
     settings: dict
 
 
-def weights_of(policy): return [p.detach().clone() for p in policy.model.parameters()]
+def weights_of(policy):
+    return [p.detach().clone() for p in policy.model.parameters()]
 
 
 def flat(gradients, policy):
@@ -379,22 +478,26 @@ def flat(gradients, policy):
 
 class Watch:
     "A callback and a sampler: notes what both are told, and each step of the optimiser."
+
     def __init__(self, **batch):
-        self.batch = batch             # what kind of batch the sampler returns
-        self.asked = []                # what the sampler was asked for, a step
-        self.given = []                # what it returned
+        self.batch = batch  # what kind of batch the sampler returns
+        self.asked = []  # what the sampler was asked for, a step
+        self.given = []  # what it returned
         self.updates = []
-        self.rows = []                 # of metrics
-        self.rewards = []              # of the loop's rollouts
-        self.after = []                # weights after the step
+        self.rows = []  # of metrics
+        self.rewards = []  # of the loop's rollouts
+        self.after = []  # weights after the step
 
     def sampler(self):
         "A sampler that returns the prepared batch."
-        def prepared(policy, items, group=1, *, seed, temperature=1.0):
-            self.asked.append(dict(
-                prompts=len(items), group=group, temperature=temperature, seed=seed))
+
+        def prepared(policy, items, group=1, *, seed, temperature=1.0, **more):
+            self.asked.append(
+                dict(prompts=len(items), group=group, temperature=temperature, seed=seed, **more)
+            )
             self.given.append(batch_of(policy, temperature, **self.batch))
             return copy.deepcopy(self.given[-1])
+
         return use(prepared)
 
     def on_start(self, state):
@@ -404,7 +507,8 @@ class Watch:
     def before_update(self, optimiser, *_):
         group = optimiser.param_groups[0]
         is_critic = group['params'][0] is not next(self.policy.model.parameters())
-        if is_critic: return
+        if is_critic:
+            return
         gradient = flat([p.grad for p in self.policy.model.parameters()], self.policy)
         settings = {key: group[key] for key in ('lr', 'betas', 'weight_decay')}
         weights = weights_of(self.policy)
@@ -424,8 +528,14 @@ def run_loop(r, **batch):
     as_prepared = mock.patch.object(training_loop, 'check_drawn', lambda drawn, items, name: drawn)
     try:
         with as_prepared:
-            train(first_policy().clone(), EASY, r.but(sampler=watch.sampler()), steps=steps,
-                  seed=SEED, callbacks=[watch])
+            train(
+                first_policy().clone(),
+                EASY,
+                r.but(sampler=watch.sampler()),
+                steps=steps,
+                seed=SEED,
+                callbacks=[watch],
+            )
     finally:
         hook.remove()
     return watch
@@ -433,10 +543,11 @@ def run_loop(r, **batch):
 
 def loop(name, setting):
     "What the loop does in one of the `CASES`."
-    return run_loop(recipe_of(name, setting), known=setting == KNOWN or name in GIVEN)
+    return run_loop(recipe_of(name, setting), known=given_old(name, setting))
 
 
 # -- the same, written again
+
 
 def plain_forward(policy, rollouts):
     "Logits and last hidden states before each response token, row by row, from one forward."
@@ -445,7 +556,7 @@ def plain_forward(policy, rollouts):
         asked = rollouts.prompt_ids[prompt][rollouts.prompt_mask[prompt]]
         rows.append(torch.cat([asked, tokens]))
         starts.append(len(asked) - 1)
-    ids = pad_sequence(rows, batch_first=True)   # nobody sees what follows
+    ids = pad_sequence(rows, batch_first=True)  # nobody sees what follows
     out = policy.model(input_ids=ids, output_hidden_states=True)
     width = rollouts.tokens.shape[1]
     parts = [slice(start, start + width) for start in starts]
@@ -473,9 +584,12 @@ def plain_statistics(policy, rollouts, names):
 
 def chosen(value, rows):
     "The rows of a tensor, a tuple or a dictionary of tensors; None stays None."
-    if value is None: return None
-    if isinstance(value, dict): return {k: chosen(v, rows) for k, v in value.items()}
-    if isinstance(value, tuple): return tuple(value[i] for i in rows) if value else value
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        return {k: chosen(v, rows) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return tuple(value[i] for i in rows) if value else value
     return torch.stack([value[i] for i in rows])
 
 
@@ -499,7 +613,8 @@ def mini_batches(group, size, whole, seed):
     if whole:
         rows.sort(key=lambda i: group.index(group[i]))
     parts = cut_rows(rows, group, size, whole)
-    if len(parts) == 1: return parts
+    if len(parts) == 1:
+        return parts
     rows.sort(key=lambda i: (int(fold(seed, group[i])), i))
     return cut_rows(rows, group, size, whole)
 
@@ -523,22 +638,42 @@ def aggregated(loss, mask, mode='token-mean', length=None):
     width = loss.shape[1]
     rows = [[loss[i, t] for t in range(width) if mask[i, t]] for i in range(len(loss))]
     rows = [row for row in rows if row]
-    if not rows: return 0 * loss.sum()
+    if not rows:
+        return 0 * loss.sum()
     sums = [sum(row) for row in rows]
     lengths = [len(row) for row in rows]
-    if mode == 'token-mean': return sum(sums) / sum(lengths)
-    if mode == 'seq-mean-token-sum': return sum(sums) / len(rows)
+    if mode == 'token-mean':
+        return sum(sums) / sum(lengths)
+    if mode == 'seq-mean-token-sum':
+        return sum(sums) / len(rows)
     if mode == 'seq-mean-token-mean':
         return sum(s / n for s, n in zip(sums, lengths)) / len(rows)
     assert mode == 'seq-mean-token-sum-norm', f"write the aggregation {mode} again here"
     return sum(sums) / len(rows) / (length or width)
 
 
-def is_known(logp, mask): return not logp[mask].isnan().any()
+def is_known(logp, mask):
+    return not logp[mask].isnan().any()
+
+
+def filled(known, present):
+    "Numbers that are known, and the present ones where none is."
+    rows, width = known.shape
+    whole = [
+        [known[i, t] if known[i, t] == known[i, t] else present[i, t] for t in range(width)]
+        for i in range(rows)
+    ]
+    return torch.stack([torch.stack(row) for row in whole])
+
+
+def room(r):
+    "The longest response as a sampler is told it, if the recipe says one."
+    return {} if r.max_new_tokens is None else dict(max_new_tokens=r.max_new_tokens)
 
 
 class Assembly:
     "The steps of a run, one after the other, at the weights that the loop went through."
+
     def __init__(self, r):
         self.recipe = r
         self.policy = first_policy().clone()
@@ -549,7 +684,7 @@ class Assembly:
         self.regularisers = [(bound, bound.make()) for bound in r.regularisers]
         self.needs = {name for bound in uses_of(r) for name in bound.info.needs}
         if any(name == 'logp_ref' or name.startswith('ref_') for name in self.needs):
-            self.reference(self.policy)          # before training moves the weights
+            self.reference(self.policy)  # before training moves the weights
 
     def go_to(self, weights):
         "Take on other weights."
@@ -559,28 +694,30 @@ class Assembly:
 
     def rewarded(self, rollouts):
         "Rollouts with a reward for each row; what cannot be scored is nan."
-        prompts = self.policy.prompts(rollouts.items)
-        numbers = [int(p) for p in rollouts.prompt]
-        asked = [prompts[p] for p in numbers]
-        items = [rollouts.items[p] for p in numbers]
+        items = [rollouts.items[int(p)] for p in rollouts.prompt]
+        asked = [asked_of(item) for item in items]
         values = self.recipe.reward(asked, list(rollouts.texts), item=items)
         rewards = torch.tensor([torch.nan if v is None else v for v in values])
         return dataclasses.replace(rollouts, rewards=rewards)
 
     def greedy_rewards(self, rollouts):
         "For each row, what the greedy answer to its problem gets."
-        answers = self.policy.sample(list(rollouts.items), 1, seed=0, temperature=0.0)
+        answers = self.policy.sample(
+            list(rollouts.items), 1, seed=0, temperature=0.0, **room(self.recipe)
+        )
         values = self.rewarded(answers).rewards
         return torch.stack([values[int(p)] for p in rollouts.prompt])
 
     @torch.no_grad()
     def before(self, name, rollouts):
         "A signal of the policy before the update, or of its reference; None if it is neither."
-        if name == 'greedy_rewards': return self.greedy_rewards(rollouts)
+        if name == 'greedy_rewards':
+            return self.greedy_rewards(rollouts)
         if name in ('logp_old', 'logp_ref'):
             name = f"{name.removeprefix('logp_')}_logp"
         head, _, tail = name.partition('_')
-        if head not in ('old', 'ref') or tail not in (*STATISTICS, 'hidden'): return None
+        if head not in ('old', 'ref') or tail not in (*STATISTICS, 'hidden'):
+            return None
         who = self.policy if head == 'old' else self.reference(self.policy)
         return plain_statistics(who, rollouts, [tail])[tail]
 
@@ -592,6 +729,8 @@ class Assembly:
         found = {name: self.before(name, rollouts) for name in wanted}
         found = {name: x for name, x in found.items() if x is not None}
         fields = {name: found.pop(name) for name in ('logp_old', 'logp_ref') if name in found}
+        if 'logp_old' in fields:
+            fields['logp_old'] = filled(rollouts.logp_old, fields['logp_old'])
         return dataclasses.replace(rollouts, signals={**rollouts.signals, **found}, **fields)
 
     def called(self, bound, made, *args, rows, **now):
@@ -614,7 +753,8 @@ class Assembly:
     def planned(self, rollouts, kept, number):
         "Row numbers of each update, in order, with the factor of its loss."
         r = self.recipe
-        if not kept: return []
+        if not kept:
+            return []
         size = min(r.minibatch or len(kept), len(kept))
         group = [int(rollouts.group[i]) for i in kept]
         seed = int(fold(SEED, number, 4))
@@ -629,7 +769,7 @@ class Assembly:
         live = [name for name in self.needs if name in STATISTICS]
         now = plain_statistics(self.policy, rows, {'logp', *live})
         logp = now['logp']
-        old = rows.logp_old if is_known(rows.logp_old, rows.mask) else logp.detach()
+        old = filled(rows.logp_old, logp.detach())
         now.update(logp_old=old, adv=adv)
         args = logp, old, adv, rows.mask
         loss = self.called(r.objective, self.objective, *args, rows=rows, **now)
@@ -665,7 +805,8 @@ class Assembly:
         "Tell the stages with memory that a step is over."
         optimiser = SimpleNamespace(state={})
         state = SimpleNamespace(
-            policy=self.policy, rollouts=rollouts, step=number, optimiser=optimiser)
+            policy=self.policy, rollouts=rollouts, step=number, optimiser=optimiser
+        )
         parts = [self.advantage, self.select, self.objective]
         parts += [made for _, made in self.regularisers]
         for part in parts:
@@ -711,7 +852,8 @@ def check_asked(watch, r):
     "The sampler is asked for what the recipe says, and every step has a seed of its own."
     for asked in watch.asked:
         wanted = {name: getattr(r, name) for name in ('prompts', 'group', 'temperature')}
-        assert asked == {**wanted, 'seed': asked['seed']}, f"the sampler was asked for {asked}"
+        wanted |= dict(seed=asked['seed'], **room(r))
+        assert asked == wanted, f"the sampler was asked for {asked}"
     assert len({asked['seed'] for asked in watch.asked}) == len(watch.asked), "seeds repeat"
 
 
@@ -730,7 +872,8 @@ def check_step(r, watch, number, step):
     taken = [u for u in watch.updates if u.step == number]
     torch.testing.assert_close(watch.rewards[number], step.rollouts.rewards, equal_nan=True)
     assert len(taken) == len(step.plan) == row['updates'], f"{len(taken)} updates were made"
-    if not taken: return []
+    if not taken:
+        return []
     norms = [float(u.gradient.norm()) for u in step.updates]
     scale = min(max(norms), r.max_grad_norm)
     assert scale > 0, "nothing is learned here, which shows nothing"
@@ -754,7 +897,7 @@ def compare(r, watch, steps):
     return [check_step(r, watch, number, step) for number, step in enumerate(steps)]
 
 
-RAN, CAUGHT = {}, {}                   # the two tables
+RAN, CAUGHT = {}, {}  # the two tables
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -794,6 +937,7 @@ def test_no_recipe_is_left_out():
 
 # -- more promises
 
+
 @pytest.mark.parametrize('numbers', [dict(minibatch=9), dict(micro=3)])
 def test_groups_stay_whole(numbers):
     seen = []
@@ -810,19 +954,50 @@ def test_groups_stay_whole(numbers):
 
 def test_old_log_probabilities_are_known_where_they_carry_loss():
     r = recipe_of('grpo', KNOWN)
-    watch = run_loop(r, known=True, outside=torch.nan)
+    watch = run_loop(r, known=given_old('grpo', KNOWN), outside=torch.nan)
     compare(r, watch, expected(r, watch))
+
+
+@pytest.mark.parametrize('setting', (SOME, LATER))
+@pytest.mark.parametrize('name', ('grpo', 'gspo', EVERY_SIGNAL))
+def test_the_cut_into_micro_batches_does_not_show(name, setting):
+    "Neither in a gradient nor in a metric, where old log-probabilities are known for some tokens."
+    r = recipe_of(name, setting)
+    whole, *cut = [run_loop(r.but(micro=micro), known=some_tokens()) for micro in (None, 1, 3, 8)]
+    assert whole.rows[0]['kl'] > 0, "nothing is known here, which shows nothing"
+    for watch in cut:
+        for one, other in zip(watch.updates, whole.updates, strict=True):
+            gap = (one.gradient - other.gradient).norm() / other.gradient.norm()
+            assert gap < TOLERANCE, f"the gradient is {gap:.1e} off"
+        for row, wanted in zip(watch.rows, whole.rows, strict=True):
+            measured = {key: x for key, x in wanted.items() if not key.startswith('seconds')}
+            assert {key: row[key] for key in measured} == pytest.approx(
+                measured, rel=1e-4, abs=1e-6
+            )
+
+
+def test_the_recipe_of_every_signal_asks_for_every_signal():
+    assert {*NOW, 'logp_ref'} == set(known_signals())
 
 
 def test_the_curriculum_is_told_how_each_problem_went():
     told = []
 
     class listener:
-        def __init__(self, task): self.task = task
-        def sample(self, n, *, seed): return self.task.sample(n, seed=seed)
-        def update(self, stats): told.append(stats)
-        def state_dict(self): return {}
-        def load_state_dict(self, state): pass
+        def __init__(self, task):
+            self.task = task
+
+        def sample(self, n, *, seed):
+            return self.task.sample(n, seed=seed)
+
+        def update(self, stats):
+            told.append(stats)
+
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
 
     run_loop(recipe_of('grpo', ONE).but(curriculum=use(listener)))
     worth = {'right': 1.0, 'wrong': 0.0}
@@ -832,11 +1007,16 @@ def test_the_curriculum_is_told_how_each_problem_went():
         wanted.append(sum(scored) / len(scored) if scored else torch.nan)
     assert told[0]['items'] == problems() and told[0]['step'] == 0
     assert told[0]['rewards'] == pytest.approx(wanted, nan_ok=True)
+    assert told[0]['scored'] == [
+        sum(row.prompt == p and row.verdict in worth for row in ROWS)
+        for p in range(len(problems()))
+    ]
 
 
 # -- faults: changes of the syntax tree of the functions that assemble the loss
 #
 # A change is a function of a node of the tree: another node in its place, or None.
+
 
 def words(node):
     "Names, attributes, keywords and texts in a piece of code."
@@ -851,98 +1031,138 @@ def words(node):
 
 def expression(text, **parts):
     "The code of an expression in which some names stand for given nodes."
+
     class Fill(ast.NodeTransformer):
-        def visit_Name(self, node): return parts.get(node.id, node)
+        def visit_Name(self, node):
+            return parts.get(node.id, node)
+
     return Fill().visit(ast.parse(text, mode='eval').body)
 
 
 def calls(node, name):
     "Whether a node is a call of something of that name."
-    if not isinstance(node, ast.Call): return False
+    if not isinstance(node, ast.Call):
+        return False
     return name in (getattr(node.func, 'id', None), getattr(node.func, 'attr', None))
 
 
 def without(name, operator=ast.Mult):
     "Leave out the factor (or term) that mentions `name`."
+
     def change(node):
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, operator): return None
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, operator):
+            return None
         left, right = (name in words(side) for side in (node.left, node.right))
-        if left == right: return None
+        if left == right:
+            return None
         return node.right if left else node.left
+
     return change
 
 
 def call_becomes(call, text, mentions=None):
     "Put an expression for a call: `x` is the call itself, `first` its first argument."
+
     def change(node):
-        if not calls(node, call): return None
-        if mentions and mentions not in words(node): return None
+        if not calls(node, call):
+            return None
+        if mentions and mentions not in words(node):
+            return None
         return expression(text, x=node, first=node.args[0] if node.args else node)
+
     return change
 
 
 def argument(call, place, text=None):
     "Put an expression for an argument `x` (number or keyword) of a call; None: leave it out."
+
     def change(node):
-        if not calls(node, call): return None
+        if not calls(node, call):
+            return None
         if isinstance(place, int):
-            old = node.args[place:place + 1]
-            node.args[place:place + 1] = [expression(text, x=x) for x in old if text]
+            old = node.args[place : place + 1]
+            node.args[place : place + 1] = [expression(text, x=x) for x in old if text]
         else:
             old = [k for k in node.keywords if k.arg == place]
             new = [ast.keyword(place, expression(text, x=k.value)) for k in old if text]
             node.keywords = [k for k in node.keywords if k not in old] + new
         return node if old else None
+
     return change
 
 
 def entry(name, index, text):
     "Put an expression for `name[index]`: `x` is what is indexed, `i` the index."
+
     def change(node):
-        if not isinstance(node, ast.Subscript): return None
-        if name not in words(node.value) or index not in words(node.slice): return None
+        if not isinstance(node, ast.Subscript):
+            return None
+        if name not in words(node.value) or index not in words(node.slice):
+            return None
         return expression(text, x=node.value, i=node.slice)
+
     return change
 
 
 def name_becomes(name, text):
     "Put an expression for a name where it is read."
+
     def change(node):
         is_read = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         return expression(text) if is_read and node.id == name else None
+
     return change
 
 
 def branch(side, mentions):
     "Take one side ('body' or 'orelse') of an `if` in a line whose other side has `mentions`."
+
     def change(node):
-        if not isinstance(node, ast.IfExp): return None
+        if not isinstance(node, ast.IfExp):
+            return None
         other = node.orelse if side == 'body' else node.body
         return getattr(node, side) if mentions in words(other) else None
+
+    return change
+
+
+def always(side):
+    "Take one side ('body' or 'orelse') of every `if` in a line."
+
+    def change(node):
+        return getattr(node, side) if isinstance(node, ast.IfExp) else None
+
     return change
 
 
 def comparison(name, operator):
     "Put another operator in a comparison of `name`."
+
     def change(node):
-        if not isinstance(node, ast.Compare) or name not in words(node.left): return None
+        if not isinstance(node, ast.Compare) or name not in words(node.left):
+            return None
         return ast.Compare(node.left, [operator()], node.comparators)
+
     return change
 
 
 def no_statement(call):
     "Leave out a statement that is just a call."
+
     def change(node):
         is_it = isinstance(node, ast.Expr) and calls(node.value, call)
         return ast.Pass() if is_it else None
+
     return change
 
 
 def several(*changes):
     "Several changes in one function."
+
     def change(node):
         found = (one(node) for one in changes)
         return next((new for new in found if new is not None), None)
+
     return change
 
 
@@ -959,60 +1179,118 @@ FAULTS = {
     'loss weights': (*SELECT, without('loss_weight')),
     'weights of the rows that stay': (*SELECT, entry('weight', 'keep', 'x[:int(i.sum())]')),
     'advantages of the rows that stay': (*SELECT, entry('adv', 'keep', 'x[:int(i.sum())]')),
-    'dropped rows stay out': (*SELECT, several(
-        call_becomes('rows_of', 'first', 'keep'),
-        entry('adv', 'keep', 'x'),
-        entry('weight', 'keep', 'x'))),
+    'dropped rows stay out': (
+        *SELECT,
+        several(
+            call_becomes('rows_of', 'first', 'keep'),
+            entry('adv', 'keep', 'x'),
+            entry('weight', 'keep', 'x'),
+        ),
+    ),
     'weights of a part of the batch': (*TAKE, entry('weight', 'index', 'x[:len(i)]')),
     'advantages of a part of the batch': (*TAKE, entry('adv', 'index', 'x[:len(i)]')),
     'share of a partial mini-batch': (*UPDATE, argument('optimizer_step', 'share', '1.0')),
     'epochs': (*UPDATE, without('epochs')),
     'whole groups in a mini-batch': (*UPDATE, argument('mini_batches', 2)),
     'groups are shuffled': (
-        'core.pipeline', 'mini_batches', entry('order', 'part', 'x.sort().values[i]')),
+        'core.pipeline',
+        'mini_batches',
+        entry('order', 'part', 'x.sort().values[i]'),
+    ),
     'every step shuffles anew': (*UPDATE, argument('mini_batches', 'seed', '0')),
     'a mini-batch above the batch': (*UPDATE, call_becomes('min', 'first', 'minibatch')),
     'whole groups in a micro-batch': (*STEP, argument('row_parts', 2)),
     'groups that are brought together': (
-        'core.pipeline', 'shuffled_groups', call_becomes('argsort', 'torch.arange(len(index))', 'index')),
+        'core.pipeline',
+        'shuffled_groups',
+        call_becomes('argsort', 'torch.arange(len(index))', 'index'),
+    ),
     'each gradient starts from 0': (*STEP, no_statement('zero_grad')),
     'clipping': (*STEP, argument('clip_grad_norm_', 1, '1e9')),
     'warm-up': ('training.loop', 'set_learning_rate', call_becomes('min', '1.0')),
-    'rows left out have no advantage': (
-        'core.pipeline', 'active_rows', comparison('adv', ast.Gt)),
+    'rows left out have no advantage': ('core.pipeline', 'active_rows', comparison('adv', ast.Gt)),
     'rows left out count in denominators': (*STEP, argument('microbatch_loss', 2, 'x[index]')),
     'denominators of the whole batch': (
-        'core.pipeline', 'aggregate_loss', argument('aggregate', 'whole')),
+        'core.pipeline',
+        'aggregate_loss',
+        argument('aggregate', 'whole'),
+    ),
     'rows without a token do not count': (
-        'objectives.aggregation', 'row_divisors',
-        call_becomes('sum', 'torch.tensor(len(whole))', 'any')),
+        'objectives.aggregation',
+        'row_divisors',
+        call_becomes('sum', 'torch.tensor(len(whole))', 'any'),
+    ),
     'regularisers': (*TOKENS, without('extra', ast.Add)),
     'regularisers have no weight': (
-        *TOKENS, call_becomes('check_shape', 'x * batch.weight', 'extra')),
+        *TOKENS,
+        call_becomes('check_shape', 'x * batch.weight', 'extra'),
+    ),
     'gradient through an entropy': (
-        *TOKENS, call_becomes('signals_for', '{k: v.detach() for k, v in x.items()}')),
-    'old log-probabilities that are given': (*OLD, branch('body', 'logp_old')),
+        *TOKENS,
+        call_becomes('signals_for', '{k: v.detach() for k, v in x.items()}'),
+    ),
+    'old log-probabilities that are given': (*OLD, call_becomes('where', 'logp.detach()')),
+    'old log-probabilities of single tokens': (
+        *OLD,
+        call_becomes('isnan', 'x & x[rollouts.mask].all()'),
+    ),
+    'old log-probabilities that are known stay': (
+        'core.signals',
+        'add_signals',
+        call_becomes('logp_old_of', "found['logp_old']"),
+    ),
     'old log-probabilities are constants': (*OLD, call_becomes('detach', 'logp')),
-    'old log-probabilities before the update': (*UPDATE, branch('orelse', 'logp_old')),
+    'old log-probabilities before the update': (
+        'training.loop',
+        'needed_by_updates',
+        name_becomes('several', 'False'),
+    ),
     'old log-probabilities as a signal': (*TOKENS, argument('dict', 'logp_old')),
     'advantages as a signal': (*TOKENS, argument('dict', 'adv', '0 * x')),
     'reference log-probabilities': (
-        'core.signals', 'add_signals', name_becomes('reference', 'lambda policy: policy')),
+        'core.signals',
+        'add_signals',
+        name_becomes('reference', 'lambda policy: policy'),
+    ),
     'reference from before training': ('training.loop', 'start', no_statement('reference')),
     'greedy reward of the same problem': (
-        'core.signals', 'greedy_rewards', entry('rewards', 'prompt', 'x[0 * i]')),
-    'reward for the right problem': (
-        'core.signals', 'score_rollouts', entry('items', 'i', 'x[0]')),
-    'temperature of sampling': (
-        'training.loop', 'collect', argument('sampler', 'temperature')),
+        'core.signals',
+        'greedy_rewards',
+        entry('rewards', 'prompt', 'x[0 * i]'),
+    ),
+    'reward for the right problem': ('core.signals', 'score_rollouts', entry('items', 'i', 'x[0]')),
+    'reward for the right prompt': (
+        'core.signals',
+        'score_rollouts',
+        entry('prompts', 'i', 'x[i - 1]'),
+    ),
+    'order of the prompts': ('core.signals', 'scored', call_becomes('prompts', 'x[::-1]')),
+    'text of the prompts': (
+        'core.signals',
+        'scored',
+        call_becomes('prompts', "[text + ' ' for text in x]"),
+    ),
+    'length of a response': ('training.loop', 'collect', argument('sampler', None)),
+    'length of a greedy answer': ('training.loop', 'with_signals', argument('partial', None)),
+    'length that the recipe says': (
+        'training.loop',
+        'room_of',
+        argument('dict', 'max_new_tokens', 'x + 1'),
+    ),
+    'length that is left open': ('training.loop', 'room_of', always('body')),
+    'temperature of sampling': ('training.loop', 'collect', argument('sampler', 'temperature')),
     'temperature of log-probabilities': (
-        'core.policy', 'statistics', argument('dict', 'temperature', '1.0')),
+        'core.policy',
+        'statistics',
+        argument('dict', 'temperature', '1.0'),
+    ),
     'stages with memory learn': ('training.loop', 'update_memory', no_statement('update')),
 }
 
 
 class Planting(ast.NodeTransformer):
     "Applies a change wherever it fits, and counts."
+
     def __init__(self, change):
         self.change = change
         self.count = 0
@@ -1020,7 +1298,8 @@ class Planting(ast.NodeTransformer):
     def generic_visit(self, node):
         node = super().generic_visit(node)
         new = self.change(node)
-        if new is None: return node
+        if new is None:
+            return node
         self.count += 1
         return new
 
@@ -1044,7 +1323,8 @@ def planted(module, name, change):
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     planting = Planting(change)
     planting.visit(tree)
-    if not planting.count: raise LookupError(f"{name} has nothing to change: the fault is old")
+    if not planting.count:
+        raise LookupError(f"{name} has nothing to change: the fault is old")
     tree.body[0].decorator_list = []
     names = dict(vars(module))
     exec(compile(ast.fix_missing_locations(tree), f"<planted in {name}>", 'exec'), names)
@@ -1056,7 +1336,7 @@ def planted(module, name, change):
         function.__code__ = kept
 
 
-WATCHERS = (                           # tried first: between them they notice every fault
+WATCHERS = (  # tried first: between them they notice every fault
     ('grpo_entropy', SEVERAL),
     ('negative', SEVERAL),
     ('a_lol', SEVERAL),
@@ -1066,6 +1346,9 @@ WATCHERS = (                           # tried first: between them they notice e
     (EVERY_SIGNAL, ONE),
     ('ppo', ONE),
     ('grpo', KNOWN),
+    ('grpo', SOME),
+    ('grpo', LATER),
+    ('remax', OPEN),
     *(('grpo', setting) for setting in SINGLE),
 )
 

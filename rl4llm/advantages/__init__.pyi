@@ -87,8 +87,9 @@ from .negative_reinforcement import positive as positive
 from .negative_reinforcement import psr as psr
 from .negative_reinforcement import w_reinforce as w_reinforce
 from .negative_reinforcement import weighted_reinforce as weighted_reinforce
+from .pairs import PairItem as PairItem
 from .pairs import choose_pair as choose_pair
-from .pairs import is_pair as is_pair
+from .pairs import marked as marked
 from .pairs import prompt_pairs as prompt_pairs
 from .pairs import weighted_grpo as weighted_grpo
 from .passk_advantages import BASELINES as BASELINES

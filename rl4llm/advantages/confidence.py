@@ -14,7 +14,7 @@ from torch import Tensor
 from .group_relative import grpo
 from ..core.placebos import placebo
 from ..core.registry import add_recipe, stage, use
-from ..core.rollouts import check_shape, group_max, make_rollouts
+from ..core.rollouts import check_shape, group_max, make_rollouts, share_count
 
 # %% ../../nbs/advantages/12_confidence.ipynb #55418224
 def text_confidence(logp: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *,
@@ -28,7 +28,7 @@ def text_confidence(logp: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *,
         raise ValueError(f"share is {share!r}, wanted a part of the tokens in (0, 1].")
     check_shape(logp, mask.shape, 'logp')
     least_first = logp.masked_fill(~mask, torch.inf).sort(1).values
-    count = (share * mask.sum(1, keepdim=True) - 1e-6).ceil()
+    count = share_count(mask, share).to(logp)
     counted = torch.arange(mask.shape[1], device=mask.device) < count
     total = least_first.where(counted, torch.zeros_like(least_first)).sum(1)
     return (total / count[:, 0].clamp(min=1)).exp()

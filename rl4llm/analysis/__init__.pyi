@@ -89,7 +89,9 @@ from .entropy import distinct_solutions as distinct_solutions
 from .entropy import entropy_by_position as entropy_by_position
 from .entropy import entropy_table as entropy_table
 from .entropy import entropy_trend as entropy_trend
+from .entropy import first_step_at as first_step_at
 from .entropy import mean_token_entropy as mean_token_entropy
+from .entropy import window_means as window_means
 from .forks import entropy_by_type as entropy_by_type
 from .forks import entropy_change as entropy_change
 from .forks import entropy_levels as entropy_levels
@@ -176,6 +178,8 @@ from .traces import item_record as item_record
 from .traces import keep_statistics as keep_statistics
 from .traces import load_rollouts as load_rollouts
 from .traces import looks_pickled as looks_pickled
+from .traces import needed_in_replay as needed_in_replay
+from .traces import present_statistics as present_statistics
 from .traces import read_tensors as read_tensors
 from .traces import refuse_pickle as refuse_pickle
 from .traces import replay as replay

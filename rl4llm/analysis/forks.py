@@ -76,6 +76,16 @@ def fork_overlap(
     kept = forks & top_share(trained, mask, share)
     return (kept.sum() / forks.sum()).item()
 
+# %% ../../nbs/analysis/15_forks.ipynb #fe390d5f
+def _check_tokens(values: pd.DataFrame) -> None:
+    "Raises ValueError in one sentence unless there are tokens and each has its entropies."
+    if not len(values):
+        raise ValueError("the mask is empty: wanted at least one response token.")
+    if values.isna().any(axis=None):
+        missing = int(values.isna().any(axis=1).sum())
+        raise ValueError(f"the entropy of {missing} of {len(values)} tokens is not a number; "
+                         "leave these tokens out of the mask.")
+
 # %% ../../nbs/analysis/15_forks.ipynb #6d22bc99
 def entropy_change(
     base: Float[Tensor, "n t"], trained: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *,
@@ -85,12 +95,13 @@ def entropy_change(
 
     Rows: upper end of each of `bins` (equal values share one).
     Columns tokens, both means, their difference `change`, and the mean `size` of the change
-    (nats). Raises ValueError for other shapes.
+    (nats). Raises ValueError for other shapes, and where no token is left to compare.
     """
     values = pd.DataFrame()
     for name, x in (('base', base), ('trained', trained)):
         check_shape(x, mask.shape, 'entropy')
         values[name] = x.detach()[mask].double().cpu().numpy()
+    _check_tokens(values)
     values['size'] = (values['trained'] - values['base']).abs()
     percentile = np.ceil(values['base'].rank(pct=True) * bins) / bins * 100
     table = values.groupby(percentile.rename('percentile')).mean()
@@ -218,9 +229,11 @@ def plot_forks(
     Left: by percentile of tokens (log scale, dotted: 0.01 nats).
     Right: `entropy_change` by percentile of the base, dotted: the change of an unrelated
     policy with the same entropies.
+    Raises ValueError for other shapes, and where no token is left to be drawn.
     """
     import matplotlib.pyplot as plt
     from rl4llm.analysis.plots import OKABE_ITO, method_look
+    table = entropy_change(base, trained, mask, bins=bins)
     figure, (left, right) = plt.subplots(1, 2, figsize=(7, 2.8), layout='constrained')
     for label, x in (('base', base), (name, trained)):
         values = x.detach()[mask].sort().values.clamp(min=1e-6).cpu()
@@ -230,7 +243,6 @@ def plot_forks(
     left.axhline(0.01, color='0.5', ls=':', lw=1)
     left.set(yscale='log', xlabel='percentile of tokens', ylabel='entropy (nats)')
     left.legend()
-    table = entropy_change(base, trained, mask, bins=bins)
     middle = table.index - 50 / bins
     of_unrelated = trained[mask].mean().item() - table['base']
     right.bar(middle, table['change'], width=90 / bins, color=OKABE_ITO['blue'])

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['trace_tensors', 'item_record', 'words_by_id', 'save_rollouts', 'looks_pickled', 'refuse_pickle', 'trace_facts',
            'read_tensors', 'load_rollouts', 'trace_words', 'keep_statistics', 'Replay', 'replay_table', 'scored_again',
-           'check_signals', 'replay_loss', 'replay']
+           'check_signals', 'needed_in_replay', 'present_statistics', 'replay_loss', 'replay']
 
 # %% ../../nbs/analysis/14_traces.ipynb #15d0dc45
 import dataclasses, html, json, os
@@ -23,10 +23,10 @@ from torch import Tensor
 # %% ../../nbs/analysis/14_traces.ipynb #a172a199
 from ..core.pipeline import (advantages, aggregate_loss, build_stages, select_rows,
                                   token_loss)
-from ..core.registry import recipe as recipe_named
+from ..core.registry import as_recipe
 from ..core.rollouts import Rollouts
-from ..core.signals import add_signals, has_logp_old, live_names, missing_signals
-from ..core.signals import score_rollouts
+from ..core.signals import (add_signals, known_signals, live_names, logp_old_of,
+                                 missing_signals, score_rollouts, source_of)
 from ..core.storage import versions, write_atomic
 from ..tasks.protocol import Item
 
@@ -246,49 +246,60 @@ def scored_again(rollouts, reward) -> Rollouts:
                                components={**rollouts.components, **scored.components})
 
 # %% ../../nbs/analysis/14_traces.ipynb #ab327d98
-_NOT_IN_A_REPLAY = ('greedy_rewards', 'logp_ref')
+_MEND = {'nobody': "no replay has them",
+         'kept': "keep them when you sample, no replay can make them",
+         'policy': "pass policy=, or use keep_statistics before saving"}
 
 # %% ../../nbs/analysis/14_traces.ipynb #e02a9c80
 def check_signals(rollouts, needs, policy) -> None:
     "Raises ValueError for a signal that neither the trace nor `policy` can give."
-    def only_when_sampled(name):
-        return name in _NOT_IN_A_REPLAY or name.startswith('ref_')
-
-    lacking = set(missing_signals(rollouts, needs))
-    if policy is None:
-        lacking |= {'policy'} & set(needs)
-    else:
-        lacking = set(filter(only_when_sampled, lacking))
+    not_in_rows = {name for name in needs if source_of(name) == 'run'}
+    wanted = missing_signals(rollouts, needs) | not_in_rows
+    giver = {name: row.replay for name, row in known_signals().items() if name in wanted}
+    lacking = {name: by for name, by in giver.items() if by != 'policy' or policy is None}
     if not lacking: return
-    mend = "pass policy=, or use keep_statistics before saving"
-    if any(map(only_when_sampled, lacking)):
-        mend = "keep them when you sample, no replay can make them"
+    mend = next(text for by, text in _MEND.items() if by in lacking.values())
     raise ValueError(f"{', '.join(sorted(lacking))}: not in these rollouts; {mend}.")
 
+# %% ../../nbs/analysis/14_traces.ipynb #0db514b7
+def needed_in_replay(stages, policy) -> set:
+    "What the stages ask for; without a `policy`, the saved `old_X` instead of a live `X`."
+    if policy is not None: return stages.needs
+    return {f'old_{name}' if source_of(name) == 'live' else name for name in stages.needs}
+
+
+@torch.no_grad()
+def present_statistics(stages, rollouts, policy) -> dict[str, Tensor]:
+    "Log-probabilities and live statistics of `policy`; the saved ones if it is None."
+    live = live_names(stages.needs)
+    if policy is not None: return policy.statistics(rollouts, ('logp', *live))
+    saved = {name: rollouts.signals[f'old_{name}'] for name in live}
+    return dict(logp=logp_old_of(rollouts, rollouts.logp_behave), **saved)
+
 # %% ../../nbs/analysis/14_traces.ipynb #54d62438
-def replay_loss(stages, rollouts, adv, logp, **more) -> tuple[Tensor, Tensor, float]:
+def replay_loss(stages, rollouts, adv, now: dict, **more) -> tuple[Tensor, Tensor, float]:
     """Loss and weight (see the notebook) of each token, and the total loss.
 
-    Both are 0 in rows that the selection drops. `more`: signals that are not in the rows.
+    Both are 0 in rows that the selection drops.
+    now: what `present_statistics` gives. more: signals that are not in the rows.
     """
-    logp = logp.detach().requires_grad_()
-    live = _saved_statistics(rollouts, stages.objective.needs)
+    logp = now['logp'].where(rollouts.mask, 0.0).requires_grad_()
     batch, keep = select_rows(stages, rollouts, adv, **more)
     if batch is None: return torch.zeros_like(adv), torch.zeros_like(adv), 0.0
-    kept = {name: x[keep] for name, x in live.items()}
-    loss = token_loss(stages, batch, logp[keep], **more, **kept)
+    live = {name: x[keep] for name, x in now.items() if name != 'logp'}
+    loss = token_loss(stages, batch, logp[keep], **more, **live)
     total = aggregate_loss(stages, loss, batch.mask)
     gradient, = torch.autograd.grad(total, logp)
     spread = torch.zeros_like(logp).index_put((keep,), loss.detach())
     return spread.detach(), -gradient * int(batch.mask.sum()), float(total.detach())
 
-# %% ../../nbs/analysis/14_traces.ipynb #0db514b7
-def _saved_statistics(rollouts, needs) -> dict:
-    "Statistics that the objective wants of the present policy; the saved ones stand in."
-    saved = {name: rollouts.signals.get(f'old_{name}') for name in live_names(needs)}
-    return {name: x for name, x in saved.items() if x is not None}
-
 # %% ../../nbs/analysis/14_traces.ipynb #26fa65eb
+def _as_drawn(rollouts) -> Rollouts:
+    "`rollouts` whose old log-probabilities, where not noted, are those at drawing."
+    drawn = rollouts.logp_old.where(rollouts.logp_old.isfinite(), rollouts.logp_behave)
+    return dataclasses.replace(rollouts, logp_old=drawn)
+
+
 def replay(rollouts, recipe='reinforce', *, reward=None, advantage=None, objective=None,
            policy=None) -> Replay:
     """Send saved `rollouts` through a recipe's stages from advantage to loss.
@@ -296,24 +307,20 @@ def replay(rollouts, recipe='reinforce', *, reward=None, advantage=None, objecti
     Nothing is sampled. Regularisers are left out.
     advantage, objective: stages to take instead of the recipe's.
     reward: scores the saved texts anew (None keeps the saved rewards).
-    policy: gives log-probabilities and signals of its own.
+    policy: gives log-probabilities and signals of its own; the old policy is whoever drew the rows.
     Raises ValueError for a signal that is not there.
     """
     changes = dict(advantage=advantage, objective=objective)
     changes = {field: stage for field, stage in changes.items() if stage is not None}
-    made = recipe_named(recipe) if isinstance(recipe, str) else recipe
-    made = made.but(regularisers=(), **changes)
-    stages = build_stages(made)
+    made = as_recipe(recipe).but(regularisers=(), **changes)
+    stages = build_stages(made, own=rollouts.signals)
     rows = rollouts if reward is None else scored_again(rollouts, reward)
-    needs = {*stages.advantage.needs, *stages.select.needs, *stages.objective.needs}
+    rows = _as_drawn(rows)
+    needs = needed_in_replay(stages, policy)
     check_signals(rows, needs, policy)
-    if policy is None:
-        logp = rows.logp_old if has_logp_old(rows) else rows.logp_behave
-    else:
+    if policy is not None:
         rows = add_signals(rows, needs, policy=policy)
-        logp = policy.logprobs(rows, entropy=False)[0]
-    logp = torch.where(rows.mask, logp, 0.0).detach()
-    more = dict(policy=policy, task=None)
-    adv = advantages(stages, rows, **more).to(logp)
-    loss, weight, total = replay_loss(stages, rows, adv, logp, **more)
+    now = present_statistics(stages, rows, policy)
+    adv = advantages(stages, rows, policy=policy).to(now['logp'])
+    loss, weight, total = replay_loss(stages, rows, adv, now, policy=policy)
     return Replay(rows, adv, loss, weight, total, made)

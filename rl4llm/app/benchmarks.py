@@ -17,19 +17,22 @@ import pandas as pd
 
 # %% ../../nbs/app/02_benchmarks.ipynb #2279924a
 from ..analysis.plots import OKABE_ITO, style
+from ..core.settings_file import check_name
 from ..core.storage import read_json
 
 # %% ../../nbs/app/02_benchmarks.ipynb #d3331f50
 def load_benchmark(name_or_path='cpu') -> dict:
     """Stored results by name ('cpu', 'gpu') or from a file that `python -m benchmarks` wrote.
 
-    Raises FileNotFoundError saying how to make them.
+    Raises FileNotFoundError saying how to make them, KeyError for another name.
     """
     name = str(name_or_path)
     path = files('rl4llm') / 'assets' / 'benchmarks' / f'{name}.json'
     if name.endswith('.json'):
         path = Path(name)
     if not path.is_file():
+        if not name.endswith('.json'):
+            check_name(name, ('cpu', 'gpu'), 'benchmark')
         command = 'python -m benchmarks' + (' --device cuda' if name == 'gpu' else '')
         raise FileNotFoundError(f"no benchmark results {name!r} are stored: run {command} and give "
                                 "load_benchmark the file it writes.")

@@ -312,8 +312,8 @@ def probes_command(
     Example: rl4llm probes check grpo dr_grpo
     """
     if action == 'renew': return _renew_results(names)
-    from rl4llm.studies.probes import store_probes
-    chosen = _probes_named(names)
+    from rl4llm.studies.probes import probes_named, store_probes
+    chosen = probes_named(names)
     if action == 'check': return _check_probes(chosen)
     if not why:
         raise ValueError("probes store needs --why: a few words on what has changed the numbers.")
@@ -340,15 +340,7 @@ def _renew_results(names) -> None:
     typer.echo(f'{len(renew(say=typer.echo))} stored results renewed')
 
 
-def _probes_named(names) -> list[str]:
-    "The probes `names`, or all. Raises KeyError for one that there is not."
-    from rl4llm.core.settings_file import nearest
-    from rl4llm.studies.probes import probe_names
-    known = probe_names()
-    for name in names or []:
-        if name not in known:
-            raise KeyError(f"no probe is called {name!r}; {nearest(name, known, 'probes')}")
-    return list(names or known)
+
 
 # %% ../../nbs/app/01_cli.ipynb #a57f8c9f
 @app.command('recipes')

@@ -222,7 +222,7 @@ def demo_report(runs, comparison, stored=None) -> str:
                 problems=len(first.final.keys), versions=json.dumps(first.config['versions']))
     here = dict(sentence=in_one_sentence(comparison), **page_parts(comparison),
                 training=figure_html(plot_entropy(runs)), facts=run_facts(runs).to_html())
-    beside = dict(stored=stored, no_study=NO_STUDY, frontier=frontier_verdict().headline)
+    beside = dict(stored=stored, no_study=NO_STUDY, frontier=frontier_verdict()._repr_html_())
     if stored is not None:
         study = compare(study_runs(stored, 'on-policy', level=_STUDY_LEVEL))
         parts = page_parts(study) | dict(sentence=in_one_sentence(study))
@@ -271,7 +271,7 @@ the model usually does, large k what it can still do at all.</p>
 <p>{{ stored.study.question }} {{ stored.study.steps }} steps; repeat it with
 <code>{{ stored.command }}</code>. Step sizes were chosen by pass@1 on the validation split, and
 another choice moves both columns. So a second study trains every method at every step size of a
-grid, and compares them at equal pass@1.</p><p>{{ frontier }}</p>
+grid, and compares them at equal pass@1.</p>{{ frontier }}
 <details><summary>Every k: curves and table</summary>{{ study_curves }}{{ study_every_k }}</details>
 {% endif %}
 <p><small>Seed {{ config.seed }}, {{ config.device }}, {{ config.threads }} threads, started

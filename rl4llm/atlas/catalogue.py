@@ -15,7 +15,8 @@ import pandas as pd
 # %% ../../nbs/atlas/01_catalogue.ipynb #fa3af983
 from .claims import CLAIMS, claim_verdict
 from ..core.citations import paper_rows
-from ..core.registry import RECIPES, STAGE_FIELDS, STAGES, load_stages, recipe
+from ..core.registry import (RECIPES, STAGE_FIELDS, STAGES, as_recipe, load_stages,
+                                  recipe)
 from ..core.sources import file_of, notebook_of
 from ..studies.tryouts import acts, gain, stored_tryouts
 
@@ -53,11 +54,14 @@ PARTLY = {
     47: 'its measures; its way to choose data is missing',
     61: 'its measures; its reward is missing',
     115: 'its pre-clip and advantage filter; its reward model and consistency reward are missing',
+    118: 'run records and comparisons; its shared store of tracked experiments is missing',
+    122: 'its decoupled objective and stale samples; its asynchronous system is missing',
     124: 'the exact effective horizon; its algorithm SQIRL is missing',
     155: 'its measure and weight; its curriculum is missing',
     187: 'its task and measure of difficulty; its curriculum is missing',
     197: 'its measures; its distillation arm is missing',
     208: 'its weights by difficulty; its grounding task and rewards are missing',
+    227: 'its weights by difficulty; its images and its first stage are missing',
     228: 'its weights by difficulty; its learned reward is missing',
 }
 
@@ -113,7 +117,7 @@ def parts_of(made) -> pd.DataFrame:
     Columns: part (the place in the loop), stage (with its knobs), formula (the first line of
     its docstring), file and notebook (empty where there is none).
     """
-    made = recipe(made) if isinstance(made, str) else made
+    made = as_recipe(made)
     rows = []
     for part in STAGE_FIELDS:
         choice = getattr(made, part)
@@ -133,7 +137,8 @@ def status_of(row, components, recipes, records: dict | None = None) -> str:
     """
     if row.Index in PARTLY: return f'partly built: {PARTLY[row.Index]}'
     records = stored_tryouts() if records is None else records
-    if any(acts(name, records) for name in recipes): return 'built'
+    tried = [name for name in recipes if name in records]
+    if any(acts(name, records) for name in tried): return 'built'
     is_measure = set(components) <= set(ALSO.get(row.Index, ()))
     if components and is_measure and not recipes: return 'built'
     if components: return f'partly built: {_UNTRIED}'

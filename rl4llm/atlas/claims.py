@@ -19,9 +19,10 @@ import pandas as pd
 from scipy import stats
 
 # %% ../../nbs/atlas/00_claims.ipynb #c21802bd
+from ..analysis.entropy import window_means
 from ..core.citations import cited
 from ..core.policy import ASSETS
-from ..core.settings_file import nearest
+from ..core.settings_file import check_name, nearest
 from ..studies.comparison import SEEDS_FOR_VERDICT, compare, holm, reached_step
 from ..studies.definition_files import check_fields, needed_fields, read_definition
 from ..studies.study import (STUDIES, earlier_arms, load_study, stale_runs, study_file,
@@ -88,10 +89,11 @@ def add_claim(**fields) -> Claim:
 
 # %% ../../nbs/atlas/00_claims.ipynb #0605c203
 def claim_named(name: str) -> Claim:
-    "The registered claim `name`. Raises KeyError naming those there are."
-    if name not in CLAIMS:
-        raise KeyError(f"no claim is called {name!r}; {nearest(name, CLAIMS, 'there are')}")
-    return CLAIMS[name]
+    """The registered claim `name`; a `Claim` as it is.
+
+    Raises KeyError naming those there are.
+    """
+    return name if isinstance(name, Claim) else CLAIMS[check_name(name, CLAIMS, 'claim')]
 
 # %% ../../nbs/atlas/00_claims.ipynb #c38de584
 _CLAIM_EXAMPLE = {
@@ -161,14 +163,14 @@ def equal_progress(runs, share: float = 0.9) -> float:
 def metric_at(run, metric: str, at_reward: float | None = None) -> float:
     """Mean of a training metric over the last ten steps of a run.
 
-    at_reward: over the ten steps up to where the training reward first reaches this; nan if never.
+    at_reward: over the ten steps around where the training reward, a mean over as many, first
+    reaches this; nan if never. Of the reward itself it is this very value.
     """
-    if at_reward is None:
-        end = len(run.metrics)
-    else:
-        end = reached_step(run.metrics, at_reward, metric='reward')
-    if end is None: return float('nan')
-    return float(run.metrics[metric].iloc[max(0, end - 10):end].mean())
+    if at_reward is None: return float(run.metrics[metric].tail(10).mean())
+    place = reached_step(run.metrics, at_reward, metric='reward')
+    if place is None: return float('nan')
+    means = window_means(run.metrics, metric)
+    return float(np.interp(place, means.index, means))
 
 # %% ../../nbs/atlas/00_claims.ipynb #eb1bcf93
 def paired_seeds(part, runs, at_reward=None) -> dict:
@@ -260,6 +262,7 @@ def claim_table(claim) -> pd.DataFrame:
     those where both arms have reached the same training reward.
     Raises FileNotFoundError if the study has no stored runs.
     """
+    claim = claim_named(claim)
     if claim.waits: return pd.DataFrame(columns=_TABLE_COLUMNS)
     stored = load_study(claim.study)
     runs = study_runs(stored)
@@ -303,6 +306,7 @@ def claim_verdict(claim) -> str:
     earlier loop: its runs were trained before a change that is known to move their numbers.
     stale: the code of its recipes has changed since, and nobody knows how much it matters.
     """
+    claim = claim_named(claim)
     if why_waiting(claim): return 'waits'
     if stale_runs(load_study(claim.study)): return 'stale'
     return 'earlier loop' if why_earlier_loop(claim) else measured_verdict(claim)
@@ -310,6 +314,7 @@ def claim_verdict(claim) -> str:
 
 def why_earlier_loop(claim) -> str:
     "What has moved the numbers of a claim's runs since they were trained. Empty if nothing."
+    claim = claim_named(claim)
     earlier = earlier_arms(load_study(claim.study))
     arms = {arm for part in claim.parts for arm in (part.arm, part.minus)}
     return '; '.join(sorted({why for arm, why in earlier.items() if arm in arms}))
@@ -317,6 +322,7 @@ def why_earlier_loop(claim) -> str:
 
 def measured_verdict(claim) -> str:
     "The verdict that the stored runs of a claim give, whatever has changed since."
+    claim = claim_named(claim)
     verdicts = _verdicts(claim, study_file(claim.study).stat().st_mtime_ns)
     if 'no verdict yet' in verdicts: return 'no verdict yet'
     held = verdicts.count('holds')
@@ -326,6 +332,7 @@ def measured_verdict(claim) -> str:
 # %% ../../nbs/atlas/00_claims.ipynb #7306617e
 def why_waiting(claim) -> str:
     "Why a claim has no verdict: not built, or no runs stored here. Empty if it has one."
+    claim = claim_named(claim)
     if claim.waits: return claim.waits
     if study_file(claim.study).exists(): return ''
     return ("its runs are not stored here (they come with the source tree); "
@@ -374,6 +381,7 @@ def then(claim) -> str:
 
 def claim_html(claim) -> str:
     "A claim with its parts and verdict, for a notebook."
+    claim = claim_named(claim)
     head = (f"<p><b>{html.escape(claim.statement)}</b> ({html.escape(cited(claim.paper))})<br>"
             f"Verdict: <b>{claim_verdict(claim)}</b>")
     if why_waiting(claim): return f"{head}: {html.escape(why_waiting(claim))}</p>"

@@ -15,6 +15,7 @@ import pandas as pd
 from . import catalogue
 from .claims import VERDICTS
 from ..core.citations import cited
+from ..core.settings_file import check_name
 from ..widgets.panels import Panel, choice, element
 from ..widgets.explorers import readable_html
 
@@ -29,8 +30,13 @@ def atlas_rows(family: str = 'all', status: str = 'all', verdict: str = 'all',
 
     status: its first part, before the colon.
     words: occur in title, component, code or recipe.
+    Raises KeyError for a family, status or verdict that there is not, naming the nearest.
     """
     found = _atlas()
+    states = found['status'].str.split(':').str[0]
+    for value, known, what in ((family, found['family'], 'family'), (status, states, 'status'),
+                               (verdict, VERDICTS, 'verdict')):
+        check_name(value, ['all', *dict.fromkeys(known)], what)
     if family != 'all':
         found = found[found['family'] == family]
     if status != 'all':

@@ -48,7 +48,85 @@ MOVED = {'rl4llm.core': ('rl4llm.engine', 'rl4llm.app'),
          'rl4llm.advantages': ('rl4llm.selection', 'rl4llm.samplers', 'rl4llm.core'),
          'rl4llm.objectives': ('rl4llm.references', 'rl4llm.samplers', 'rl4llm.core'),
          'rl4llm.curricula': ('rl4llm.advantages',), 'rl4llm.rewards': ('rl4llm.core',),
-         'rl4llm.widgets': ('rl4llm.atlas',)}
+         'rl4llm.widgets': ('rl4llm.atlas',), 'rl4llm.atlas': ('rl4llm.core',)}
+
+_RENAMED = {
+    'rl4llm.objectives': {'below': 'rl4llm.core.concat_rollouts'},
+    'rl4llm.training': {
+        'advantages_of': 'rl4llm.core.advantages', 'complete': 'rl4llm.core.add_signals',
+        'in_slices': 'rl4llm.core.in_parts', 'live': 'rl4llm.core.build_stages',
+        'loud': 'rl4llm.core.active_rows', 'missing': 'rl4llm.core.missing_signals',
+        'spans': 'rl4llm.core.row_parts', 'call': 'rl4llm.training.run_callbacks',
+        'descend': 'rl4llm.training.optimizer_step',
+        'piece_loss': 'rl4llm.training.microbatch_loss',
+        'remember': 'rl4llm.training.update_memory',
+        'exam': 'rl4llm.studies.exams', 'base_evaluation': 'rl4llm.studies.base_evaluations',
+    },
+}
+
+_WITHDRAWN = {
+    **dict.fromkeys(('shuffle_groups', 'shuffle_in_rows', 'shuffle_rows'),
+                    "rl4llm.core.placebo shuffles what a method computes."),
+    **dict.fromkeys(('ALIAS', 'ALSO_CALLED'), "A signal has one name now: rl4llm.core.source_of."),
+    'SWITCH': "Values are read by rl4llm.core.settings.",
+    'has_logp_old': "rl4llm.core.knows_logp_old says it of each token.",
+    'is_pair': "rl4llm.advantages.PairItem marks the problems of a pair.",
+    'update_weights': "rl4llm.analysis.replay_loss gives losses, weights and the total.",
+    'wanted_signals': "rl4llm.core.build_stages(...).needs has them.",
+}
+for _table in ('ON_A_TREE', 'AT_HAND', 'BEFORE', 'playable_signals'):
+    _WITHDRAWN[_table] = "There is one table of signals now: rl4llm.core.known_signals."
+
+
+# %% ../../nbs/core/00_lazy.ipynb #d5972780
+_OLD_MODULES = {f'rl4llm.{old}': f'rl4llm.{new}' for old, new in {
+    'advantages.broad_rollouts': 'samplers.broad_rollouts',
+    'advantages.durations': 'selection.durations',
+    'advantages.forking_tokens': 'selection.forking_tokens',
+    'advantages.selection': 'selection.row_selection',
+    'benchmarks': 'app.benchmarks', 'cli': 'app.cli', 'demonstration': 'app.demonstration',
+    'core.diagnosis': 'app.diagnosis', 'core.fast_llama': 'engine.fast_llama',
+    'core.fused': 'engine.fused', 'core.llama': 'engine.llama',
+    'core.sampler': 'core.sampling', 'core.static_decoder': 'engine.static_decoder',
+    'objectives.references': 'references.reference_policies',
+    'training.comparison': 'studies.comparison', 'training.signals': 'core.signals',
+    'training.study': 'studies.study', 'training.tryouts': 'studies.tryouts',
+}.items()}
+
+
+class _OldModules:
+    "Asked last for a module to import: says where one that has moved is now."
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name not in _OLD_MODULES: return None
+        raise ModuleNotFoundError(f"{name} is {_OLD_MODULES[name]} now.", name=name)
+
+
+sys.meta_path.append(_OldModules)
+
+# %% ../../nbs/core/00_lazy.ipynb #8ebf8b1e
+def _new_place(package: str, name: str) -> str | None:
+    "The dotted name of what `name` of `package` has become; None if it has no one place."
+    old = f'{package}.{name}'
+    if old in _OLD_MODULES: return _OLD_MODULES[old]
+    tables = _RENAMED.values() if package == 'rl4llm' else [_RENAMED.get(package, {})]
+    renamed = [table[name] for table in tables if name in table]
+    places = [f'{place}.{name}' for place in places_of(name)
+              if package == 'rl4llm' or place in MOVED.get(package, ())]
+    found = places or renamed
+    return found[0] if len(found) == 1 else None
+
+# %% ../../nbs/core/00_lazy.ipynb #c620a74a
+def _private(package: str, name: str) -> str:
+    "Where a name is that is private now; empty if it is nowhere."
+    near = (package, *MOVED.get(package, ()))
+    top = Path(importlib.util.find_spec('rl4llm').origin).parents[1]
+    for module in names_by_module():
+        if not module.startswith(tuple(f'{place}.' for place in near)): continue
+        text = top.joinpath(*module.split('.')).with_suffix('.py').read_text()
+        if re.search(rf'^(def |class )?_{name}\b', text, re.MULTILINE):
+            return f"It is private to {module} now: _{name}."
+    return ''
 
 # %% ../../nbs/core/00_lazy.ipynb #6b5fbb17
 def attach(package: str, public: dict | None = None):
@@ -85,13 +163,14 @@ def _children(package: str) -> set[str]:
 # %% ../../nbs/core/00_lazy.ipynb #eb1d594c
 def _moved(package: str, name: str, known: list):
     "A name from its new place, with a warning. Raises AttributeError if it has none."
-    places = [place for place in places_of(name)
-              if package == 'rl4llm' or place in MOVED.get(package, ())]
-    if len(places) == 1:
-        warnings.warn(f"{name!r} is in {places[0]}: use `from {places[0]} import {name}`.",
+    new = _new_place(package, name)
+    if new is not None:
+        place, _, called = new.rpartition('.')
+        warnings.warn(f"{name!r} is in {place}: use `from {place} import {called}`.",
                       DeprecationWarning, stacklevel=3)
-        return getattr(importlib.import_module(places[0]), name)
+        return getattr(importlib.import_module(place), called)
     elsewhere = ', '.join(places_of(name))
     near = ', '.join(difflib.get_close_matches(name, known, n=3, cutoff=0))
-    hint = f" It is in {elsewhere}." if elsewhere else f" Did you mean {near}?"
-    raise AttributeError(f"{package} has no {name!r}.{hint}")
+    hint = f"It is in {elsewhere}." if elsewhere else f"Did you mean {near}?"
+    said = _WITHDRAWN.get(name) or _private(package, name) or hint
+    raise AttributeError(f"{package} has no {name!r}. {said}")

@@ -6,7 +6,7 @@
 __all__ = ['ORIGINS', 'Rollouts', 'check_shape', 'check_rollouts', 'make_rollouts', 'check_drawn', 'check_problems',
            'rollouts_html', 'rows_of', 'concat_rollouts', 'check_group', 'group_sum', 'group_count', 'group_max',
            'group_range', 'group_mean', 'group_std', 'leave_one_out_mean', 'zero_unscored', 'last_token',
-           'scored_tokens', 'token_noise', 'top_share']
+           'scored_tokens', 'token_noise', 'top_share', 'share_count']
 
 # %% ../../nbs/core/03_rollouts.ipynb #f90bdd0d
 import dataclasses, html
@@ -166,16 +166,36 @@ def make_rollouts(*, prompt_ids, prompt_mask, tokens, prompt, mask, logp_behave=
 def check_drawn(drawn, items, name: str) -> Rollouts:
     """What the sampler `name` gave, if it is rollouts of these problems.
 
-    Each problem is a prompt, in the order asked. Raises ValueError otherwise.
+    Each problem is a prompt, in the order asked; rows that are replayed bring their own problems.
+    Raises ValueError otherwise.
     """
     if not isinstance(drawn, Rollouts):
         raise ValueError(f"{name} returned a {type(drawn).__name__}, wanted Rollouts "
                          "(`make_rollouts` makes them).")
-    if drawn.items != tuple(items) or len(drawn.texts) != len(drawn):
-        raise ValueError(f"{name} returned rollouts of {len(drawn.items)} problems with "
-                         f"{len(drawn.texts)} texts for {len(drawn)} rows, wanted the "
-                         f"{len(items)} problems asked, in order, and a text for each row.")
+    is_replay = bool((drawn.origin == ORIGINS.index('replay')).all())
+    wrong = _without_problem(drawn) if is_replay else _other_problem(drawn.items, items)
+    if len(drawn.texts) != len(drawn):
+        wrong = f"with {len(drawn.texts)} texts for {len(drawn)} rows; wanted one for each row"
+    if wrong:
+        raise ValueError(f"{name} returned rollouts {wrong}.")
     return drawn
+
+
+def _without_problem(drawn) -> str:
+    "What is missing if prompts of replayed rows lack their problem, in words."
+    prompts = len(drawn.prompt_ids)
+    if len(drawn.items) == prompts: return ''
+    return f"of {len(drawn.items)} problems; wanted one for each of the {prompts} prompts replayed"
+
+
+def _other_problem(given, asked) -> str:
+    "What is wrong with the problems of rollouts, in words; empty if they are those asked."
+    if len(given) != len(asked):
+        return f"of {len(given)} problems; wanted the {len(asked)} that were asked, in order"
+    for number, (its, ours) in enumerate(zip(given, asked)):
+        if its == ours: continue
+        return f"whose problem {number} (from 0) is {its!r:.200}; wanted {ours!r:.200}, as asked"
+    return ''
 
 
 def check_problems(problems, count: int, name: str) -> list:
@@ -421,3 +441,8 @@ def top_share(x: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"],
     below = int(at)
     level = torch.lerp(values[below], values[min(below + 1, last)], at - below)
     return mask & (x >= level)
+
+# %% ../../nbs/core/03_rollouts.ipynb #918e2773
+def share_count(mask: Bool[Tensor, "n t"], share: float) -> Float[Tensor, "n 1"]:
+    "How many of each row's tokens are a `share` of them, rounded up."
+    return (share * mask.sum(1, keepdim=True).double() - 1e-6).ceil()

@@ -19,6 +19,7 @@ from torch import Tensor
 from .numerics import fold, keyed_uniform, logp_of
 from .registry import stage
 from .rollouts import make_rollouts
+from .settings_file import check_real, check_whole
 
 # %% ../../nbs/core/09_sampling.ipynb #f9ded478
 def truncate(logits: Float[Tensor, "n v"], *, top_k: int = 0,
@@ -156,15 +157,15 @@ def draw_by_generate(policy, prompt_ids, prompt_mask, prompt: Int[Tensor, "n"],
 
 # %% ../../nbs/core/09_sampling.ipynb #851de744
 def check_sampling(group, max_new_tokens, temperature, top_p, top_k) -> None:
-    "Raises ValueError for settings that cannot sample."
-    def check(name, value, fine, wanted):
-        if not fine: raise ValueError(f"{name} is {value!r}, wanted {wanted}.")
+    """Raises ValueError for settings that cannot sample.
 
-    check('group', group, group >= 1, 'at least 1')
-    check('max_new_tokens', max_new_tokens, max_new_tokens >= 1, 'at least 1')
-    check('temperature', temperature, temperature >= 0, '0 (greedy) or more')
-    check('top_p', top_p, 0 < top_p <= 1, 'in (0, 1]')
-    check('top_k', top_k, top_k >= 0, '0 (off) or more')
+    A temperature of 0 is greedy, a `top_k` of 0 cuts nothing off.
+    """
+    check_whole('sampling', group=group, max_new_tokens=max_new_tokens)
+    check_whole('sampling', least=0, top_k=top_k)
+    check_real('sampling', least=0, temperature=temperature, top_p=top_p)
+    if not 0 < top_p <= 1:
+        raise ValueError(f"sampling: top_p is {top_p!r}, wanted a number above 0, at most 1.")
 
 # %% ../../nbs/core/09_sampling.ipynb #07f637e8
 ROOM = 48
@@ -172,7 +173,7 @@ _TEXT_ROOM = 256
 
 # %% ../../nbs/core/09_sampling.ipynb #37fe1718
 def response_room(items, style: str = 'compact') -> int:
-    "Tokens a response may have if nobody says: `ROOM` in compact form, else `_TEXT_ROOM`."
+    "Tokens a response may have if nobody says: `ROOM` in compact form, more in any other."
     return ROOM if style == 'compact' else _TEXT_ROOM
 
 

@@ -7,13 +7,14 @@ __all__ = ['EXERCISES', 'Exercise', 'exercise', 'load_exercises', 'exercise_name
            'exercise_table']
 
 # %% ../../nbs/course/00_exercises.ipynb #55a94914
-import copy, difflib, functools, html, importlib, inspect, linecache, sys, traceback
+import copy, functools, html, importlib, inspect, linecache, sys, traceback
 from dataclasses import dataclass
 from typing import NamedTuple
 
 # %% ../../nbs/course/00_exercises.ipynb #787130d8
 import numpy as np
 import torch
+from ..core.settings_file import close_names
 
 # %% ../../nbs/course/00_exercises.ipynb #1dbe5407
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Exercise:
     ask: what to write, in words. praise: what a right answer has shown.
     solution: the reference. cases: tuples of arguments to try it on; none for a value.
     mistakes: pairs (wrong solution, hint).
+    otherwise: what is said to a value that is neither right nor one of the mistakes.
     gradient_of: name of the argument whose gradient is compared, '' for none.
     value_counts: False if the gradient alone decides, as for a loss.
     """
@@ -32,6 +34,7 @@ class Exercise:
     praise: str
     cases: tuple = ()
     mistakes: tuple = ()
+    otherwise: str = ''
     gradient_of: str = ''
     value_counts: bool = True
 
@@ -44,8 +47,8 @@ class Exercise:
 EXERCISES = {}
 
 # %% ../../nbs/course/00_exercises.ipynb #51e50804
-def exercise(name: str, ask: str, *, praise: str, cases=(), mistakes=(), gradient_of: str = '',
-             value_counts: bool = True):
+def exercise(name: str, ask: str, *, praise: str, cases=(), mistakes=(), otherwise: str = '',
+             gradient_of: str = '', value_counts: bool = True):
     """Decorator that registers a reference solution and returns it unchanged.
 
     name: 'lesson.number'. The other arguments are the fields of `Exercise`.
@@ -55,7 +58,7 @@ def exercise(name: str, ask: str, *, praise: str, cases=(), mistakes=(), gradien
         old = EXERCISES.get(name)
         _check_owner(name, old.solution if old else solution, solution)
         EXERCISES[name] = Exercise(name, ask, solution, praise, tuple(cases), tuple(mistakes),
-                                   gradient_of, value_counts)
+                                   otherwise, gradient_of, value_counts)
         return solution
     return register
 
@@ -81,7 +84,7 @@ def exercise_named(name: str) -> Exercise:
     if name not in EXERCISES:
         load_exercises()
     if name in EXERCISES: return EXERCISES[name]
-    near = difflib.get_close_matches(str(name), EXERCISES, n=3) or sorted(EXERCISES)
+    near = close_names(name, EXERCISES) or sorted(EXERCISES)
     raise ValueError(f"there is no exercise {name!r}; did you mean {', '.join(near)}?")
 
 # %% ../../nbs/course/00_exercises.ipynb #77f983c2
@@ -259,11 +262,16 @@ def _arguments(ex: Exercise, case) -> str:
     names = inspect.signature(ex.solution).parameters
     return ', '.join(f"{name} = {_text(_array(x))}" for name, x in zip(names, case))
 
+# %% ../../nbs/course/00_exercises.ipynb #19fc14e3
+def _sentence(words: str) -> str:
+    "Words that begin with a small letter as a sentence."
+    return f"{words[:1].upper()}{words[1:]}"
+
 # %% ../../nbs/course/00_exercises.ipynb #1f3bfc06
 def _difference(ex: Exercise, got: _Outcome, want: _Outcome, wrong: int) -> str:
     "What the answer gave and what was wanted, on the case where they part."
     if not ex.cases:
-        return f"{_text(got.value)} is not it. {ex.ask[0].upper()}{ex.ask[1:]}"
+        return f"{_text(got.value)} is not it. {ex.otherwise or _sentence(ex.ask)}"
     where = f"For {_arguments(ex, ex.cases[wrong])} your function gives"
     mine = got.value
     wanted = want.value
@@ -340,6 +348,30 @@ class Reply(NamedTuple):
         said = html.escape(self.text[:1].upper() + self.text[1:])
         return f'<div style="{look}"><b style="color:{ink}">{word}.</b> {said}</div>'
 
+# %% ../../nbs/course/00_exercises.ipynb #dfc07edd
+def _known_names(ex: Exercise) -> set:
+    "All names that turn up in the solution or in a mistake of an exercise on names."
+    return set().union(ex.solution(), *(wrong() for wrong, _ in ex.mistakes))
+
+
+def _wrong_sort(ex: Exercise, value) -> str | None:
+    "What to say to a text where a number is wanted, or to unknown names; None to others."
+    wanted = ex.solution()
+    is_text = value.dtype.kind == 'U'
+    if isinstance(wanted, set):
+        if not value.size: return None
+        if not is_text:
+            return 'Names are wanted, each as a text in quotation marks.'
+        known = _known_names(ex)
+        unknown = sorted(set(value.ravel().tolist()) - known)
+        if not unknown: return None
+        verb = 'is' if len(unknown) == 1 else 'are'
+        return (f"{', '.join(map(repr, unknown))} {verb} none of the names in question, which are "
+                f"{', '.join(sorted(known))}.")
+    if not is_text: return None
+    return (f"{str(value)!r} is a text, because it stands in quotation marks. Wanted is a number, "
+            "which is written without them and without words.")
+
 # %% ../../nbs/course/00_exercises.ipynb #7ccda9b8
 def review_answer(name: str, answer) -> Reply:
     """Whether `answer` is right for exercise `name`, and what to say about it.
@@ -357,6 +389,8 @@ def review_answer(name: str, answer) -> Reply:
         said = _raised(ex, answer, error) if ex.cases else f"That is not it. {ex.ask}"
         return Reply(False, said)
     if any(outcome.value is None for outcome in got): return Reply(None, ex.ask)
+    of_wrong_sort = None if ex.cases else _wrong_sort(ex, got[0].value)
+    if of_wrong_sort: return Reply(False, of_wrong_sort)
     want = _of_solution(ex, ex.solution)
     wrong = [i for i, pair in enumerate(zip(got, want)) if not _is_right(ex, *pair)]
     if not wrong: return Reply(True, ex.praise)

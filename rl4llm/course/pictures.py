@@ -85,13 +85,33 @@ def _draw_tokens(ax, p, order, framed, words) -> None:
     ax.set(ylabel='rank of the token', yticks=[])
     ax.grid(False)
 
+# %% ../../nbs/course/03_pictures.ipynb #67420d83
+def _check_forks(probs, drawn, words, top: int) -> None:
+    "Raises ValueError with one sentence if there would be nothing, or nonsense, to be drawn."
+    if probs.ndim != 2 or not probs.shape[0]:
+        raise ValueError(f"probs has shape {tuple(probs.shape)}, so there is no token to draw; "
+                         "wanted (tokens, vocabulary) with at least one token.")
+    if probs.isnan().any():
+        raise ValueError("some of probs are not numbers, so they have no place in a picture.")
+    length, size = probs.shape
+    if drawn.shape != (length,):
+        raise ValueError(f"drawn has shape {tuple(drawn.shape)}, wanted ({length},): one token "
+                         "for each row of probs.")
+    if len(words) != size:
+        raise ValueError(f"there are {len(words)} words for a vocabulary of {size}; give one word "
+                         "for each token id.")
+    if not 1 <= top <= size:
+        raise ValueError(f"top is {top}, wanted 1 to {size}, the size of the vocabulary.")
+
 # %% ../../nbs/course/03_pictures.ipynb #26a450bc
 def plot_forks(probs: Float[torch.Tensor, "t v"], drawn: Int[torch.Tensor, "t"], words, *,
                top: int = 6):
     """A Figure of the likeliest tokens of each position, and the number of choices below.
 
     drawn: the tokens of the response. words: what to write for each token id.
+    Raises ValueError for a response without tokens, and where the shapes do not fit.
     """
+    _check_forks(probs, drawn, words, top)
     p, order = probs.topk(top)
     choices = torch.special.entr(probs).sum(1).exp()
     with style():

@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #b1d4cfc8
+import math
 import torch
 from ..core.numerics import logp_of, masked_mean, masked_sum
 from .exercises import exercise
@@ -78,6 +79,62 @@ _response_hints = {
         'dim=1.',
     _forgotten_log:
         'You added up probabilities. The logarithm is missing: log_softmax in place of softmax.',
+}
+
+# %% ../../nbs/course/01_policy_lesson.ipynb #6212a9a5
+def _log_of_sum(z, y, m): return masked_sum(logp_of(z, y).exp(), m, 1).log()
+
+def _base_two(z, y, m): return masked_sum(logp_of(z, y), m, 1) / math.log(2)
+
+def _of_each_token(z, y, m): return torch.where(m, logp_of(z, y), 0.)
+
+def _one_too_late(z, y, m): return masked_sum(logp_of(z[:, :-1], y[:, 1:]), m[:, 1:], 1)
+
+def _likeliest(z, y, m): return masked_sum(z.log_softmax(-1).amax(-1), m, 1)
+
+def _whole_vocabulary(z, y, m): return masked_sum(z.log_softmax(-1).sum(-1), m, 1)
+
+def _mask_turned(z, y, m): return masked_sum(logp_of(z, y), ~m, 1)
+
+def _mask_before_softmax(z, y, m): return logp_of(z * m[..., None], y).sum(1)
+
+def _last_token(z, y, m):
+    last = m.sum(1, keepdim=True) - 1
+    return logp_of(z, y).gather(1, last)[:, 0]
+
+def _mean_over_batch(z, y, m): return masked_sum(logp_of(z, y), m, 1).mean()
+
+_response_hints |= {
+    _log_of_sum:
+        'You took the logarithm of a sum. The probabilities of the tokens are multiplied, so '
+        'take the logarithm of each first and then the sum.',
+    _base_two:
+        'Your logarithm has base 2. Here log is the natural one (torch.log, log_softmax), so '
+        'each number is too large by a factor of 1 / log 2.',
+    _of_each_token:
+        'Those are the log-probabilities of the single tokens. The sum over the tokens of each '
+        'response (dim=1) is missing.',
+    _one_too_late:
+        'You shifted the tokens by one place against the logits. That is needed for the raw '
+        'output of a model; here logits[:, t] already belong to tokens[:, t].',
+    _likeliest:
+        'You took the likeliest token of each position. The response has the tokens that were '
+        'drawn: pick theirs with gather.',
+    _whole_vocabulary:
+        'You summed over the vocabulary as well. Of each position only the token that was drawn '
+        'counts: pick it with gather.',
+    _mask_turned:
+        'The mask is turned round: you kept the padding and left out the tokens. mask is True '
+        'where a token is.',
+    _mask_before_softmax:
+        'You multiplied the logits with the mask. That makes the padding a uniform choice, whose '
+        'logarithm is not 0: apply the mask to the log-probabilities.',
+    _last_token:
+        'That is the log-probability of the last token alone. A response is as likely as all its '
+        'tokens together: add them up.',
+    _mean_over_batch:
+        'That is one number for the whole batch. The mean over the responses comes later, in the '
+        'loss: keep one number for each response.',
 }
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #28c7f562
@@ -234,17 +291,27 @@ _noise_hints = {
     (lambda: 4): 'That is the variance. The standard deviation is its root.',
     (lambda: 16): 'The mean of four times as many samples has a quarter of the variance, not a '
                   'sixteenth of the standard deviation.',
-    (lambda: .5): 'It becomes half of what it was: the factor by which it *shrinks* is the '
-                  'inverse.',
+    (lambda: 1 / 16): 'That is a quarter of a quarter. The variance becomes a quarter of what it '
+                      'was, and the standard deviation is its root.',
     (lambda: 8): 'Four times the samples shrink the variance by 4. The standard deviation is its '
                  'root.',
+}
+_noise_hints |= {
+    (lambda: .5): 'It becomes half of what it was: the factor by which it *shrinks* is the '
+                  'inverse.',
     (lambda: 1): 'The mean of more samples is less noisy.',
+    (lambda: -2): 'The sign is turned. A factor by which something shrinks is above 0.',
+    (lambda: 2 ** .5): 'You took the root twice. Four times the samples shrink the variance by 4, '
+                       'and the standard deviation by the root of 4.',
 }
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #c5632894
 @exercise('1.4', 'give the factor by which the standard deviation of the estimated gradient '
                  'shrinks.',
           mistakes=_noise_hints.items(),
+          otherwise='The variance of a mean of n independent samples is that of one sample divided '
+                    'by n. Put four times n in its place, then take the root, since the standard '
+                    'deviation is asked for.',
           praise='the variance of a mean falls as 1/n, its standard deviation as the root of '
                  'that. Noise is expensive to buy off, so baselines are worth having.')
 def _four_times(): return 2

@@ -6,6 +6,8 @@
 __all__ = []
 
 # %% ../../nbs/course/02_reinforcement_lesson.ipynb #e05e5faa
+import functools
+from itertools import combinations
 from math import comb
 import torch
 from ..advantages import grpo, negative, positive, rloo, weighted_reinforce
@@ -135,32 +137,45 @@ def _movers(reward: float) -> set:
     return {f.__name__ for f in _METHODS if f(rewards, group).abs().sum() > 0}
 
 # %% ../../nbs/course/02_reinforcement_lesson.ipynb #446f3ffa
+_WHY = {
+    'rloo': 'rloo does not belong: every sample is as good as the mean of the others',
+    'grpo': 'grpo does not belong: no sample lies above or below the mean of its group',
+    'positive': 'positive does not belong: it learns from right samples alone, and there is none',
+    'negative': 'negative is missing: it pushes every wrong sample down',
+    'weighted_reinforce': 'weighted_reinforce is missing: it pushes wrong samples down, and only '
+                          'rewards right ones less',
+}
+
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #1c6f35e1
+def _wrong_sets() -> list[frozenset]:
+    "All sets of these methods except the right one."
+    names = [f.__name__ for f in _METHODS]
+    sizes = range(1, len(names) + 1)
+    sets = [frozenset(some) for size in sizes for some in combinations(names, size)]
+    return [some for some in sets if some != _movers(0.)]
+
+
+def _names_hint(names) -> str:
+    "What does not belong to a set of names, and what is missing in it."
+    reasons = [_WHY[name] for name in sorted(set(names) ^ _movers(0.))]
+    return f"{'; '.join(reasons)}."
+
+# %% ../../nbs/course/02_reinforcement_lesson.ipynb #27b63c56
 def _only_right(): return _movers(1.)
-
-def _negative_alone(): return {'negative'}
-
-def _with_rloo(): return _movers(0.) | {'rloo'}
-
-def _with_groups(): return _movers(0.) | {'grpo', 'rloo'}
 
 def _all_methods(): return {f.__name__ for f in _METHODS}
 
 _mover_hints = {
     _only_right:
         'That is the answer for a prompt with only *right* samples.',
-    _negative_alone:
-        'There is one more that punishes wrong samples: it only rewards right ones less.',
-    _with_rloo:
-        'In a group of equals every sample is as good as the mean of the others: the '
-        'advantages of rloo are 0.',
-    _with_groups:
-        'In a group of equals nothing lies above or below the mean: the advantages of rloo and '
-        'grpo are 0.',
     _all_methods:
-        'Try each one on eight zeros. Whose advantages are not all 0?',
+        'Not all of them: try each one on eight zeros. Those that compare with the group give '
+        'zeros only, and so does the one that learns from right samples alone.',
     set:
-        'Try each one on eight zeros. Two of them answer with something other than 0.',
+        'Not none of them: try each one on eight zeros. Two answer with something other than 0.',
 }
+_mover_hints |= {functools.partial(set, names): _names_hint(names) for names in _wrong_sets()
+                 if names not in (_only_right(), _all_methods())}
 
 # %% ../../nbs/course/02_reinforcement_lesson.ipynb #f0a8ed42
 @exercise('2.3', 'give the set of those methods, by name, that a prompt with only wrong samples '

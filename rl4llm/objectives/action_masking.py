@@ -80,13 +80,13 @@ class lagged_top_p(CopiedPolicy):
     """Responses within the `top_p` set of a copy of the policy, refreshed from time to time.
 
     top_p, least: the set, as in `allowed_tokens`.
-    every: after so many training steps the copy is brought up to date.
+    every: after so many training steps the copy is brought up to date (None: never).
     Log-probabilities are those within the set. Set and log mass are `signals` of the rollouts.
     Raises ValueError for bad settings or a model outside the Llama family.
     Source: Ramamurthy et al. (2022).
     """
-    def __init__(self, *, top_p: float = 0.9, least: int = 1, every: int = 5):
-        if least < 1 or every < 1:
+    def __init__(self, *, top_p: float = 0.9, least: int = 1, every: int | None = 5):
+        if least < 1 or (every is not None and every < 1):
             raise ValueError(f"lagged_top_p has least={least} and every={every}, "
                              "wanted at least one token and one step.")
         super().__init__()
@@ -98,7 +98,7 @@ class lagged_top_p(CopiedPolicy):
     def judge(self, policy):
         "The copy, brought up to date if it is `every` steps old."
         copy = super().__call__(policy)
-        if self.age >= self.every:
+        if self.every is not None and self.age >= self.every:
             blend(copy, policy, keep=0)
             self.age = 0
         return copy

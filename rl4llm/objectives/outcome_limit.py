@@ -14,7 +14,7 @@ from torch import Tensor
 # %% ../../nbs/objectives/09_outcome_limit.ipynb #49f393ae
 from ..advantages.critic import TokenScorer
 from ..core.registry import add_recipe, stage, use
-from ..core.rollouts import check_shape
+from ..core.rollouts import check_shape, share_count
 from .surrogates import fill_outside
 from ..selection.row_selection import keep_all
 
@@ -41,7 +41,7 @@ def _top_weights(agree: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"],
     ranked = agree.masked_fill(~mask, -1)
     order = ranked.argsort(dim=1, descending=True, stable=True)
     place = order.argsort(dim=1)                     # 0 for the token that agrees most
-    kept = mask & (place < (share * mask.sum(1, keepdim=True)).ceil())
+    kept = mask & (place < share_count(mask, share))
     low = agree.masked_fill(~kept, 2).amin(1, keepdim=True)
     high = ranked.amax(1, keepdim=True)
     scaled = torch.where(high > low, (agree - low) / (high - low), 1.0)

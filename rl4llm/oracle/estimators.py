@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, Int
 # %% ../../nbs/oracle/01_estimators.ipynb #21c17d02
 from ..core import pipeline
 from ..core.numerics import STATISTICS, masked_sum
-from ..core.pipeline import POSITIONAL, Stages, ready
+from ..core.pipeline import ARGUMENTS, Stages, check_stage_needs, ready
 from ..core.rollouts import Rollouts, make_rollouts
-from ..core.signals import live_names
+from ..core.signals import known_signals, live_names, missing_signals, needs_reference
 from .tabular import TokenTree, exact_gradient, sequence_logps, token_logps
 
 # %% ../../nbs/oracle/01_estimators.ipynb #8f95987f
@@ -60,6 +60,7 @@ def estimator_of(source, *, signals=None, ref=None, name=None, **stages) -> Esti
     """An `Estimator` from an advantage function, a `Use`, a `Recipe` or another `Estimator`.
 
     stages: replace single ones: `select`, `objective`, `regularisers`, `aggregate`.
+    Raises ValueError for a signal that comes too late for the stage that asks for it.
     """
     if hasattr(source, 'stages'):
         own = {part: getattr(source.stages, part) for part in PARTS}
@@ -72,7 +73,11 @@ def estimator_of(source, *, signals=None, ref=None, name=None, **stages) -> Esti
     replaced = {part: stage for part, stage in stages.items() if stage is not None}
     chosen = {**PARTS, **own, **replaced}
     made = {part: _ready(stage, part, signals or {}) for part, stage in chosen.items()}
-    return Estimator(Stages(**made), signals or {}, ref, name or _name_of(source))
+    name = name or _name_of(source)
+    ready_stages = Stages(**made)
+    given_by_hand = {need for need in ready_stages.needs if not tree_has(need)}
+    check_stage_needs(ready_stages, name, own={*given_by_hand, *(signals or {})})
+    return Estimator(ready_stages, signals or {}, ref, name)
 
 # %% ../../nbs/oracle/01_estimators.ipynb #0c03b2d5
 def _ready(stage, part: str, signals: dict):
@@ -80,8 +85,9 @@ def _ready(stage, part: str, signals: dict):
     if part == 'regularisers':
         return tuple(_ready(one, 'regulariser', signals) for one in stage)
     made = ready(stage, part)
-    knobs = list(inspect.signature(made.call).parameters)[POSITIONAL.get(part, 0):]
-    more = [name for name in signals if name in knobs and name not in made.needs]
+    knobs = inspect.signature(made.call).parameters
+    there = {*ARGUMENTS.get(part, ()), *made.needs}
+    more = [name for name in signals if name in knobs and name not in there]
     return dataclasses.replace(made, needs=(*made.needs, *more))
 
 
@@ -108,15 +114,11 @@ def tree_rollouts(tree: TokenTree, logits: Float[Tensor, "c v"], rewards: Float[
                          logp_behave=logp, logp_old=logp.clone(), loss_weight=torch.ones_like(logp),
                          **found)
 
-# %% ../../nbs/oracle/01_estimators.ipynb #c381460f
-_ON_A_TREE = ('rollouts', 'lengths', 'finished', 'mask', 'tokens', 'rewards', 'group',
-              'logp_behave', 'logp_old', 'adv')
-
 # %% ../../nbs/oracle/01_estimators.ipynb #681bfc1e
 def tree_has(name: str) -> bool:
     "Whether `check` computes a signal by itself (those of a reference if it is told one)."
-    if name in (*_ON_A_TREE, 'logp_ref', 'greedy_rewards'): return True
-    return name.removeprefix('old_').removeprefix('ref_') in STATISTICS
+    row = known_signals().get(name)
+    return row is not None and row.tree
 
 # %% ../../nbs/oracle/01_estimators.ipynb #f85ac62d
 def statistic_of(name: str, z: Float[Tensor, "n t v"], rollouts: Rollouts) -> Float[Tensor, "n t"]:
@@ -145,22 +147,36 @@ def with_signals(est: Estimator, rollouts: Rollouts, tree: TokenTree, rows: Int[
     not have.
     """
     found = {name: x[rows] for name, x in est.signals.items()}
-    for name in est.stages.needs - set(found) - set(_ON_A_TREE) - set(STATISTICS):
-        who, _, statistic = ('ref', '', 'logp') if name == 'logp_ref' else name.partition('_')
-        logits = {'old': old, 'ref': est.ref}.get(who)
-        if statistic in STATISTICS and logits is not None:
-            found[name] = statistic_of(statistic, logits[tree.state[rows]], rollouts)
-        elif name == 'greedy_rewards':
+    _check_given(est, found)
+    given = dataclasses.replace(rollouts, signals=found, logp_ref=found.get('logp_ref'))
+    for name in missing_signals(given, est.stages.needs):
+        if name == 'greedy_rewards':
             best = float(rewards[greedy_sequence(tree, old)])
             found[name] = rollouts.rewards.new_full((len(rows),), best)
         else:
-            raise ValueError(f"{est.name} needs {name!r}: give " + _how_to_give(name, who))
+            who, statistic = _who_and_what(name)
+            logits = dict(old=old, ref=est.ref)[who]
+            found[name] = statistic_of(statistic, logits[tree.state[rows]], rollouts)
     return dataclasses.replace(rollouts, signals=found, logp_ref=found.get('logp_ref'))
 
 
-def _how_to_give(name: str, who: str) -> str:
-    if who == 'ref': return "ref=, the logits of the reference policy."
-    return f"signals=dict({name}=...), one entry per sequence of the tree."
+def _who_and_what(name: str) -> tuple[str, str]:
+    "Whose statistic a signal is ('old' or 'ref'), and which."
+    if name == 'logp_ref': return 'ref', 'logp'
+    who, _, statistic = name.partition('_')
+    return who, statistic
+
+
+def _check_given(est: Estimator, found: dict) -> None:
+    "Raises ValueError for a signal that tree and caller do not have; says how to give it."
+    wanted = est.stages.needs - set(found)
+    for name in sorted(wanted):
+        if not tree_has(name):
+            raise ValueError(f"{est.name} needs {name!r}: give signals=dict({name}=...), one entry "
+                             "per sequence of the tree.")
+        if needs_reference([name]) and est.ref is None:
+            raise ValueError(f"{est.name} needs {name!r}: give ref=, the logits of the reference "
+                             "policy.")
 
 # %% ../../nbs/oracle/01_estimators.ipynb #d79fe6a9
 def token_loss(est: Estimator, rollouts: Rollouts,
@@ -172,8 +188,8 @@ def token_loss(est: Estimator, rollouts: Rollouts,
     stages = est.stages
     logp = statistic_of('logp', z, rollouts)
     live = {name: statistic_of(name, z, rollouts) for name in live_names(stages.needs)}
-    adv = pipeline.advantages(stages, rollouts, **live)
-    batch, keep = pipeline.select_rows(stages, rollouts, adv, **live)
+    adv = pipeline.advantages(stages, rollouts)
+    batch, keep = pipeline.select_rows(stages, rollouts, adv)
     if batch is None: return torch.zeros_like(logp), keep
     kept = {name: x[keep] for name, x in live.items()}
     loss = pipeline.token_loss(stages, batch, logp[keep], **kept)

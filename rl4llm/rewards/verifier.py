@@ -7,32 +7,56 @@ __all__ = ['text_of', 'as_item', 'verdicts', 'correct', 'partial_credit', 'items
 
 # %% ../../nbs/rewards/00_verifier.ipynb #390c5592
 import dataclasses, json
+from collections.abc import Mapping
 
 # %% ../../nbs/rewards/00_verifier.ipynb #667e261f
 from ..core.registry import stage
-from ..tasks.protocol import Item, task, task_of
+from ..core.reward_calls import shown
+from ..tasks.protocol import Item, as_task, verdict_of
 
 # %% ../../nbs/rewards/00_verifier.ipynb #4ad3e23c
 def text_of(completion) -> str:
     """The text of a completion: a string, or the last assistant message of a chat.
 
-    completion: a string, or a list of {'role', 'content'}.
-    Gives '' if the assistant said nothing.
+    completion: a string, or a list of {'role', 'content'}. A content is a string, a list of parts
+    such as {'type': 'text', 'text': ...}, or None.
+    Gives '' if the assistant said nothing. Raises ValueError for anything else.
     """
-    if hasattr(completion, 'strip'): return completion
+    if isinstance(completion, str): return completion
+    if not _is_list_of(completion, Mapping):
+        raise ValueError(f"a completion is {shown(completion)}, wanted a string or a list of "
+                         "messages such as {'role': 'assistant', 'content': '42'}.")
     said = [message.get('content') for message in completion
             if message.get('role', 'assistant') == 'assistant']
-    return (said[-1] if said else '') or ''
+    return _content_text(said[-1]) if said else ''
+
+
+def _is_list_of(value, kind) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(part, kind) for part in value)
+
+
+def _content_text(content) -> str:
+    "The text of a message: its content, or the parts of the content that are text."
+    if content is None: return ''
+    if isinstance(content, str): return content
+    parts = content if _is_list_of(content, (str, Mapping)) else [None]
+    texts = [part.get('text', '') if isinstance(part, Mapping) else part for part in parts]
+    if _is_list_of(texts, str): return ''.join(texts)
+    raise ValueError(f"the content of a message is {shown(content)}, wanted a string, or a list "
+                     "of parts such as {'type': 'text', 'text': '42'}.")
 
 # %% ../../nbs/rewards/00_verifier.ipynb #5e2243b9
 def as_item(value) -> Item | None:
     """An `Item`, from an `Item`, from a dict of its fields, or from the JSON text of the dict.
 
-    None stays None.
+    None stays None. Raises ValueError for anything else.
     """
-    if value is None or hasattr(value, 'data'): return value
-    fields = json.loads(value) if hasattr(value, 'strip') else value
-    return Item(**fields)
+    if value is None or hasattr(value, 'difficulty'): return value
+    try:
+        return Item(**(json.loads(value) if isinstance(value, str) else value))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"an item is {shown(value)}, wanted an Item, or its fields as a dict or "
+                         "as JSON text (`items_dataset` writes them).") from error
 
 # %% ../../nbs/rewards/00_verifier.ipynb #497fe54d
 def verdicts(completions, item) -> list:
@@ -43,6 +67,8 @@ def verdicts(completions, item) -> list:
     if item is None:
         raise ValueError("the data have no column 'item', so nothing can be verified: "
                          "`items_dataset(task, n)` makes a data set that has it.")
+    if hasattr(item, 'key') or isinstance(item, (str, Mapping)):
+        raise ValueError(f"item is {shown(item)}, wanted a list with one item for each completion.")
     if len(item) != len(completions):
         raise ValueError(f"{len(item)} items were given for {len(completions)} completions: "
                          "wanted one for each, repeated for the samples of a prompt.")
@@ -52,7 +78,7 @@ def verdicts(completions, item) -> list:
         if problem is None:
             known[problem, text] = None
         else:
-            known[problem, text] = task_of(problem).verify(problem, text)
+            known[problem, text] = verdict_of(problem, text)
     return [known[pair] for pair in pairs]
 
 # %% ../../nbs/rewards/00_verifier.ipynb #0f30fde1
@@ -87,7 +113,7 @@ def items_dataset(problems, n: int, *, seed: int = 0, split: str = 'train', chat
     except ImportError as error:
         raise ImportError("a data set for TRL needs the package datasets: "
                           "pip install 'rl4llm[scale]'.") from error
-    made = task(problems) if isinstance(problems, str) else problems
+    made = as_task(problems)
     items = made.sample(n, seed=seed, split=split)
     asked = [made.prompt(item, 'text') for item in items]
     messages = [[{'role': 'user', 'content': text}] for text in asked]

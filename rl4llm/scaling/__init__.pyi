@@ -17,11 +17,13 @@ from .config_files import config_rows as config_rows
 from .config_files import configs as configs
 from .config_files import load_config as load_config
 from .config_files import merge_configs as merge_configs
+from .config_files import owner_of as owner_of
 from .config_files import parse_config as parse_config
 from .config_files import parse_section as parse_section
 from .config_files import parse_sourced as parse_sourced
 from .config_files import read_config as read_config
 from .config_files import value_of as value_of
+from .config_files import whose_numbers as whose_numbers
 from .cost_model import KNOWN_MACHINES as KNOWN_MACHINES
 from .cost_model import MachineRate as MachineRate
 from .cost_model import ModelShape as ModelShape

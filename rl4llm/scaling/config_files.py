@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['SINGLE', 'HYPERPARAMETERS', 'LAUNCH', 'PLAIN', 'Sourced', 'FullScale', 'parse_sourced', 'parse_section',
            'check_batch', 'check_recipe', 'check_fields', 'parse_config', 'merge_configs', 'config_names',
-           'config_path', 'read_config', 'load_config', 'value_of', 'config_rows', 'config_html', 'configs']
+           'config_path', 'read_config', 'load_config', 'value_of', 'config_rows', 'owner_of', 'whose_numbers',
+           'config_html', 'configs']
 
 # %% ../../nbs/scaling/00_config_files.ipynb #647a395d
 import html
@@ -15,6 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 
 # %% ../../nbs/scaling/00_config_files.ipynb #630cc48b
+from ..core.citations import cited
 from ..core.registry import recipe
 from ..core.settings_file import nearest
 from ..studies.definition_files import number_hint, read_fields
@@ -54,6 +56,8 @@ class FullScale:
     """A recipe with the model, data and numbers that a source reports.
 
     like: the name of the file that it varies. paper: its number in the project's list.
+    published: what the method's own paper has in place of the values that are taken over, as
+    far as it is known.
     """
     name: str
     recipe: str
@@ -65,6 +69,7 @@ class FullScale:
     launch: dict = field(default_factory=dict)
     paper: int | None = None
     like: str | None = None
+    published: str = 'this is not known to us.'
     notes: tuple = ()
     differences: tuple = ()
 
@@ -147,8 +152,8 @@ def check_recipe(name: str, where: str) -> None:
 
 # %% ../../nbs/scaling/00_config_files.ipynb #4a757c6f
 _NEEDED = ('name', 'recipe', 'model', 'dataset', 'reward', 'hyperparameters')
-PLAIN = {'name': str, 'recipe': str, 'like': str, 'paper': int, 'hyperparameters': dict,
-         'launch': dict, 'notes': list, 'differences': list}
+PLAIN = {'name': str, 'recipe': str, 'like': str, 'paper': int, 'published': str,
+         'hyperparameters': dict, 'launch': dict, 'notes': list, 'differences': list}
 
 # %% ../../nbs/scaling/00_config_files.ipynb #d11ed74d
 def check_fields(data: dict, where: str) -> None:
@@ -174,7 +179,8 @@ def parse_config(data: dict, where: str = 'configuration') -> FullScale:
     Raises ValueError with one sentence that names `where`, the field and what is wanted.
     """
     check_fields(data, where)
-    plain = {key: data.get(key) for key in ('name', 'recipe', 'paper', 'like')}
+    plain = {key: data[key] for key in ('name', 'recipe', 'paper', 'like', 'published')
+             if key in data}
     single = {key: parse_sourced(data[key], str, f'{where}: {key}')
               for key in SINGLE if key in data}
     sections = {key: parse_section(data.get(key) or {}, schema, f'{where}: {key}')
@@ -199,7 +205,8 @@ def _inherit(entry: dict, like: str | None) -> dict:
 def merge_configs(base: dict, own: dict) -> dict:
     """The contents `own` on top of those of the file that it is like.
 
-    Notes, differences and paper are not taken over. Sources of the same paper stay as they are.
+    Notes, differences, paper and `published` are not taken over. Sources of the same paper
+    stay as they are.
     """
     same_paper = own.get('paper') is not None and own['paper'] == base.get('paper')
     mark = None if same_paper else own['like']
@@ -274,12 +281,56 @@ def config_rows(config) -> list[tuple[str, object, str]]:
     entries = {**single, **config.hyperparameters, **config.launch}
     return [(key, entry.value, entry.source) for key, entry in entries.items()]
 
+# %% ../../nbs/scaling/00_config_files.ipynb #11526a5a
+def owner_of(source: str) -> str:
+    "Whose a value is: 'own', 'ours', or the name of the file that it is taken over from."
+    if source.startswith('as in '):
+        return source.removeprefix('as in ').partition(':')[0]
+    return 'ours' if source.startswith('ours') else 'own'
+
+# %% ../../nbs/scaling/00_config_files.ipynb #4602b372
+def _file_with_paper(name: str) -> str:
+    "The name of a configuration, with the paper that its numbers come from if it has one."
+    paper = read_config(name).get('paper')
+    return f'{name} ({cited(paper)})' if paper else name
+
+
+def _listed(names) -> str:
+    "Names of hyperparameters in words: 'a, b and c'."
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+# %% ../../nbs/scaling/00_config_files.ipynb #71452b62
+def whose_numbers(config) -> str:
+    """How many values of a configuration come from where, in sentences.
+
+    Names those that are taken over from another file, and says what the method's own paper has
+    in their place.
+    """
+    rows = config_rows(config)
+    fields_of = {'own': [], 'ours': []}
+    for key, _, source in rows:
+        fields_of.setdefault(owner_of(source), []).append(key)
+    own, ours, *taken = (len(keys) for keys in fields_of.values())
+    of_method = f' ({cited(config.paper)})' if config.paper else ''
+    said = [f'Values: {len(rows)}. Sources about this method{of_method} have {own} of them, '
+            f'{sum(taken)} were published with another method, and {ours} are ours.']
+    said += [f'Taken over from {_file_with_paper(name)}: {_listed(keys)}.'
+             for name, keys in fields_of.items() if name not in ('own', 'ours')]
+    if taken:
+        said.append(f"What this method's own paper has in their place: {config.published}")
+    return ' '.join(said)
+
 # %% ../../nbs/scaling/00_config_files.ipynb #72f9541b
 def config_html(config) -> str:
-    "A configuration as an HTML table with sources; values that are ours are in italics."
+    """A configuration as an HTML table with sources; values that are ours are in italics.
+
+    Above the table it says whose numbers they are.
+    """
     like = f', like {html.escape(config.like)}' if config.like else ''
     name = f'<b>{html.escape(config.name)}</b>'
-    head = f'<p>{name}, recipe {html.escape(config.recipe)}{like}</p>'
+    owners = html.escape(whose_numbers(config))
+    head = f'<p>{name}, recipe {html.escape(config.recipe)}{like}</p><p>{owners}</p>'
     rows = ''.join(_html_row(*row) for row in config_rows(config))
     lists = _html_list('Notes', config.notes) + _html_list('Differences', config.differences)
     return f'{head}<table><tbody>{rows}</tbody></table>{lists}'

@@ -53,6 +53,7 @@ from .frontiers import readings as readings
 from .frontiers import shared_gains as shared_gains
 from .frontiers import store_frontiers as store_frontiers
 from .frontiers import study_paths as study_paths
+from .frontiers import verdict_changes as verdict_changes
 from .frontiers import verdict_file as verdict_file
 from .frontiers import verdict_headline as verdict_headline
 from .frontiers import verdict_sentences as verdict_sentences
@@ -68,12 +69,14 @@ from .probes import probe_draws as probe_draws
 from .probes import probe_names as probe_names
 from .probes import probe_recipe as probe_recipe
 from .probes import probe_steps as probe_steps
+from .probes import probes_named as probes_named
 from .probes import renew as renew
 from .probes import store_probes as store_probes
 from .probes import stored_batches as stored_batches
 from .probes import stored_results as stored_results
 from .study import EvaluateApart as EvaluateApart
 from .study import Exam as Exam
+from .study import Job as Job
 from .study import PROBES as PROBES
 from .study import RENEWALS as RENEWALS
 from .study import STUDIES as STUDIES

@@ -19,6 +19,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
+from ..analysis.entropy import first_step_at, window_means
 from ..analysis.passk import (
     Band, bootstrap_means, crossing_band, curve_values, ks_up_to, pass_at_k, whole_numbers)
 from ..analysis.plots import plot_difference, plot_pass_at_k, style
@@ -267,19 +268,16 @@ def _pooled_base(runs, first):
 # %% ../../nbs/studies/00_comparison.ipynb #24ae8ee8
 def reached_step(
     metrics: pd.DataFrame, level: float, *, metric: str = 'accuracy', smooth: int = 10,
-) -> int | None:
-    """First step at which the trailing mean of `metric` is at least `level`; None if never.
+) -> float | None:
+    """Where the mean of `metric` over `smooth` steps first is at least `level`; None if never.
 
-    `smooth`: the number of steps of the trailing mean.
+    The middle of those steps, straight between two such means: exact on a straight line.
     Raises ValueError if the metric was not recorded.
     """
     if metric not in metrics:
         raise ValueError(
             f"metrics have no column {metric!r}; they have {', '.join(metrics.columns)}.")
-    recorded = metrics.set_index('step')[metric]
-    trail = recorded.rolling(min(smooth, len(metrics))).mean()
-    reached = trail.index[trail >= level]
-    return int(reached.min()) if len(reached) else None
+    return first_step_at(window_means(metrics, metric, smooth=smooth), level)
 
 # %% ../../nbs/studies/00_comparison.ipynb #cde75340
 def _final(run):
@@ -305,17 +303,17 @@ def progress_share(metrics: pd.DataFrame, metric: str, steps: tuple) -> float:
 class _Choice(NamedTuple):
     """What stands for a run: an evaluation (or None), or a place between two.
 
-    reached: the step at which the run got there. share: how far from `evaluation` to `later`.
+    reached: where the run got there, in steps. share: how far from `evaluation` to `later`.
     """
     run: Any
     evaluation: Any
-    reached: int | None = None
+    reached: float | None = None
     later: Any = None
     share: float = 0.0
 
 # %% ../../nbs/studies/00_comparison.ipynb #b62c1fb8
 def _chosen(run, at_reward, metric, smooth) -> _Choice:
-    "The final evaluation of a run, or the two around the step that reaches `at_reward`."
+    "The final evaluation of a run, or the two around where it reaches `at_reward`."
     if at_reward is None: return _Choice(run, _final(run))
     reached = reached_step(run.metrics, at_reward, metric=metric, smooth=smooth)
     if reached is None: return _Choice(run, None)
@@ -664,9 +662,9 @@ def compare(
     All runs must have been evaluated on the same problems.
 
     `ks`: default the powers of 4 that all evaluations allow.
-    `at_reward`: read each run where the trailing mean (`smooth` steps) of the training `metric`
-    first reaches it, between the evaluations before and after; runs that never do, or have no
-    such evaluations, are named in `.missing`.
+    `at_reward`: read each run where the mean of the training `metric` (over `smooth` steps, at
+    their middle) first reaches it, between the evaluations before and after; runs that never do,
+    or have no such evaluations, are named in `.missing`.
     `label(run)`: the method's name, default `run.method`.
     `interval`: 't' or 'bootstrap'.
 

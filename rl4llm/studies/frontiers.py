@@ -7,7 +7,7 @@ __all__ = ['Path', 'path_from_counts', 'paths_on_the_way', 'paths_at_the_end', '
            'by_method', 'furthest', 'shared_gains', 'frontier_table', 'frontier_differences', 'dominance',
            'plot_frontiers', 'study_paths', 'readings', 'measured_frontiers', 'verdict_file', 'store_frontiers',
            'FrontierVerdict', 'frontier_verdict', 'verdict_table', 'verdict_sentences', 'verdict_headline',
-           'not_there_yet', 'plot_study']
+           'verdict_changes', 'not_there_yet', 'plot_study']
 
 # %% ../../nbs/studies/05_frontiers.ipynb #cc75ad77
 import html, json
@@ -57,7 +57,8 @@ def path_from_counts(method: str, name: str, points, counts, k: int) -> Path:
 def paths_on_the_way(runs, k: int) -> list[Path]:
     """One path for each method and step size: the evaluations of its runs, in order of steps.
 
-    Raises ValueError if runs of a path differ in their steps or problems.
+    Raises ValueError if runs of a path differ in their steps or problems, or the step sizes of a
+    method in their seeds.
     """
     paths = []
     for (method, lr), group in _by_step_size(runs).items():
@@ -72,10 +73,22 @@ def paths_on_the_way(runs, k: int) -> list[Path]:
 
 
 def _by_step_size(runs) -> dict:
-    "(method, step size) -> its runs; methods as they come, step sizes from small to large."
+    """(method, step size) -> its runs by seed; methods as they come, small step sizes first.
+
+    Raises ValueError unless the step sizes of a method have the same seeds: these are redrawn as
+    one.
+    """
+    def size(run): return run.config['recipe']['lr']
+
     found = {}
-    for run in sorted(runs, key=lambda run: run.config['recipe']['lr']):
-        found.setdefault((run.method, run.config['recipe']['lr']), []).append(run)
+    for run in sorted(runs, key=lambda run: (size(run), run.seed)):
+        found.setdefault((run.method, size(run)), []).append(run)
+    seeds = {}
+    for (method, _), group in found.items():
+        of_group = [run.seed for run in group]
+        if seeds.setdefault(method, of_group) != of_group:
+            raise ValueError(f"the step sizes of {method!r} have different seeds; "
+                             "finish the study.")
     methods = list(dict.fromkeys(run.method for run in runs))
     return dict(sorted(found.items(), key=lambda item: methods.index(item[0][0])))
 
@@ -95,12 +108,9 @@ def paths_at_the_end(runs, k: int) -> list[Path]:
     """
     ends = {}
     for (method, lr), group in _by_step_size(runs).items():
-        ends.setdefault(method, {})[lr] = sorted(group, key=lambda run: run.seed)
+        ends.setdefault(method, {})[lr] = group
     paths = []
     for method, by_lr in ends.items():
-        if len({tuple(run.seed for run in group) for group in by_lr.values()}) > 1:
-            raise ValueError(f"the step sizes of {method!r} have different seeds; "
-                             "finish the study.")
         smallest = next(iter(by_lr.values()))
         counts = [_counts(smallest, 0, runs[0])]
         for group in by_lr.values():
@@ -232,14 +242,27 @@ def shared_gains(paths, count: int = 3, share: float = 0.7) -> Float[np.ndarray,
 def frontier_table(paths, gains=None, **how) -> pd.DataFrame:
     """Each method at each level of pass@1: change of pass@k since the base, and a verdict.
 
-    gains: default `shared_gains`. how: as `frontier_interval` takes it. The verdicts are corrected
-    over the whole table (Holm).
+    gains: default `shared_gains` of the methods that rise above the base; of one that never does
+    nothing can be told. how: as `frontier_interval` takes it. The verdicts are corrected over the
+    whole table (Holm).
     """
-    gains = shared_gains(paths) if gains is None else np.asarray(gains)
+    rising = [path for found in by_method(paths).values() if furthest(found) > 0 for path in found]
+    if gains is None and rising:
+        gains = shared_gains(rising)
     rows = []
     for method, found in by_method(paths).items():
-        rows += _rows(dict(method=method), found, gains, frontier_interval(found, gains, **how))
+        named = dict(method=method)
+        if furthest(found) > 0:
+            rows += _rows(named, found, gains, frontier_interval(found, gains, **how))
+        else:
+            rows.append(_untold(named, found))
     return _judged(rows)
+
+
+def _untold(named: dict, paths) -> dict:
+    "The row of a comparison for which there is no level of pass@1 above the base."
+    numbers = dict.fromkeys(('gain', 'pass@1', 'difference', 'low', 'high', 'p'), np.nan)
+    return {**named, **numbers, 'seeds': min(path.first.shape[1] for path in paths)}
 
 
 def _rows(named: dict, paths, gains, interval) -> list[dict]:
@@ -274,18 +297,23 @@ def _verdict(row: dict, alpha: float) -> str:
 def frontier_differences(paths, gains=None, **how) -> pd.DataFrame:
     """Each method against each that stands before it, at equal pass@1: differences of pass@k.
 
-    gains: default `shared_gains` of each pair. how: as `frontier_interval` takes it. The verdicts
-    are corrected over the whole table (Holm).
+    gains: default `shared_gains` of each pair; of a method that never rises above the base nothing
+    can be told. how: as `frontier_interval` takes it. The verdicts are corrected over the whole
+    table (Holm).
     """
     found = by_method(paths)
     methods = list(found)
     rows = []
     for i, method in enumerate(methods):
         for other in methods[:i]:
+            named = dict(method=method, minus=other)
             pair = found[method] + found[other]
+            if min(furthest(found[method]), furthest(found[other])) <= 0:
+                rows.append(_untold(named, pair))
+                continue
             levels = shared_gains(pair) if gains is None else np.asarray(gains)
             interval = frontier_interval(found[method], levels, found[other], **how)
-            rows += _rows(dict(method=method, minus=other), pair, levels, interval)
+            rows += _rows(named, pair, levels, interval)
     return _judged(rows)
 
 # %% ../../nbs/studies/05_frontiers.ipynb #3a199818
@@ -404,12 +432,19 @@ class FrontierVerdict:
         "See `verdict_headline`."
         return verdict_headline(self)
 
+    @property
+    def changes(self) -> pd.DataFrame:
+        "See `verdict_changes`."
+        return verdict_changes(self)
+
     def __repr__(self): return '\n'.join(self.sentences)
 
-    def _repr_markdown_(self): return self.headline
+    def _repr_markdown_(self):
+        return f'{self.headline}\n\n{_markdown(self.changes)}' if self.known else self.headline
 
     def _repr_html_(self):
-        return ''.join(f'<p>{html.escape(sentence)}</p>' for sentence in self.sentences)
+        table = self.changes.to_html() if self.known else ''
+        return f'<p>{html.escape(self.headline)}</p>{table}'
 
 # %% ../../nbs/studies/05_frontiers.ipynb #a560c762
 def frontier_verdict(name: str = 'frontier') -> FrontierVerdict:
@@ -481,18 +516,30 @@ def _pair_sentence(row: dict) -> str:
 
 # %% ../../nbs/studies/05_frontiers.ipynb #5a1f0c02
 def verdict_headline(verdict: FrontierVerdict) -> str:
-    """The verdict in two sentences: each method against the base, and the methods in pairs.
-
-    Read at the end of training, on all problems, at the largest k.
-    """
+    """What is known of the methods in pairs: on all problems, at the end and on the way."""
     if not verdict.known: return not_there_yet(verdict.study)
-    asked = dict(exam='evaluations', level=None)
-    reading = next(r for r in verdict.readings if asked.items() <= r.items())
-    against_base = '; '.join(_against_base(reading))
-    pairs = '; '.join(_PAIR[found['at equal pass@1']].format(*pair)
-                      for pair, found in _pairs(reading).items())
-    where = f"pass@{reading['k']} on {reading['problems']} problems, over all step sizes"
-    return f"{where}, at equal pass@1. Against the base: {against_base}. Between methods: {pairs}."
+    told = [f'{_named(reading)}: {_between(reading)}.' for reading in _of_all_problems(verdict)]
+    return ' '.join(['At equal pass@1, over the step sizes of the grid.', *told])
+
+
+def _of_all_problems(verdict: FrontierVerdict) -> list[dict]:
+    "The readings of all problems, the end of training first."
+    return [reading for reading in reversed(verdict.readings) if reading['level'] is None]
+
+
+def _named(reading: dict) -> str:
+    where = _where(reading)
+    return f"pass@{where['k']} {where['read']} ({where['problems']})"
+
+
+def _between(reading: dict) -> str:
+    "What is known of the methods in pairs; in short where no pair is told apart."
+    words = {pair: found['at equal pass@1'] for pair, found in _pairs(reading).items()}
+    if set(words.values()) == {'no difference shown'}:
+        unseen = pd.DataFrame(reading['differences'])[['low', 'high']].abs().max(axis=None)
+        return ('no difference between the methods is shown, and one of up to '
+                f'{unseen:.2f} could have stayed unseen')
+    return '; '.join(_PAIR[word].format(*pair) for pair, word in words.items())
 
 
 _PAIR = {
@@ -506,18 +553,46 @@ _PAIR = {
     'no verdict yet': '{0} and {1} have too few seeds for a verdict',
 }
 
+# %% ../../nbs/studies/05_frontiers.ipynb #5a1f0c08
+def verdict_changes(verdict: FrontierVerdict) -> pd.DataFrame:
+    """Change of pass@k against the base with its interval, as text: a row for each method.
 
-def _against_base(reading: dict) -> list[str]:
-    "For each method: at how many levels of pass@1 its pass@k is above or below the base's."
-    table = pd.DataFrame(reading['frontier'])
-    said = []
-    for method, verdicts in table.groupby('method', sort=False)['verdict']:
-        told = verdicts[verdicts != 'cannot be told']
-        counts = [f"{word} at {(told == word).sum()}" for word in ('higher', 'lower')
-                  if (told == word).any()]
-        seen = ' and '.join(counts) or 'no difference shown at any'
-        said.append(f"{method}: {seen} of {len(told)} levels")
+    A column for each reading of all problems, at the highest pass@1 that all methods reach.
+    """
+    columns = {}
+    for reading in _of_all_problems(verdict):
+        level = _highest_level(reading)
+        risen = '' if level is None else f', pass@1 {level:+.3f}'
+        columns[f'{_named(reading)}{risen}'] = _against_base(reading, level)
+    return pd.DataFrame(columns).rename_axis('change against the base')
+
+
+def _highest_level(reading: dict) -> float | None:
+    "The largest gain of pass@1 at which all methods that rise can be told, if there is one."
+    table = pd.DataFrame(reading['frontier']).dropna(subset='gain')
+    told = table.groupby('gain')['p'].apply(lambda p: p.notna().all())
+    return float(told[told].index.max()) if told.any() else None
+
+
+def _against_base(reading: dict, level: float | None) -> dict[str, str]:
+    "Method -> its change of pass@k at one gain of pass@1, with the interval."
+    said = {}
+    for method, rows in pd.DataFrame(reading['frontier']).groupby('method', sort=False):
+        here = rows[rows['gain'] == level]
+        if here.empty:
+            never = rows['gain'].isna().all()
+            said[method] = 'pass@1 never rises' if never else 'cannot be told'
+            continue
+        change, low, high = here[['difference', 'low', 'high']].iloc[0]
+        said[method] = f'{change:+.3f} [{low:+.3f}, {high:+.3f}]'
     return said
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    "A table of texts in Markdown."
+    head = [table.index.name, *table.columns]
+    rows = [head, ['---'] * len(head), *table.reset_index().values.tolist()]
+    return '\n'.join(f"| {' | '.join(row)} |" for row in rows)
 
 # %% ../../nbs/studies/05_frontiers.ipynb #ff042f64
 def not_there_yet(name: str) -> str:

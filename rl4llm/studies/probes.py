@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SEED', 'stored_batches', 'make_batches', 'probe_recipe', 'checksum', 'probe_draws', 'probe_steps', 'probe',
-           'probe_names', 'is_close', 'changed_probes', 'store_probes', 'StoredResult', 'stored_results', 'renew']
+           'probe_names', 'probes_named', 'is_close', 'changed_probes', 'store_probes', 'StoredResult',
+           'stored_results', 'renew']
 
 # %% ../../nbs/studies/03_probes.ipynb #7bfc3d8b
 import dataclasses, functools, math, zlib
@@ -20,6 +21,7 @@ from ..core.pipeline import advantages
 from ..core.policy import ASSETS, Policy
 from ..core.signals import scored
 from ..core.registry import RECIPES, Recipe, load_stages, recipe
+from ..core.settings_file import check_name
 from ..core.storage import readable_json, write_atomic
 from .study import (PROBES, RENEWALS, STUDIES, arm_probe, arm_recipe, load_study,
                                   renewals, revision, standing, stored_probes, study_file)
@@ -105,7 +107,7 @@ def _as_collected(state, batch):
     stages.curriculum.call.sample(state.recipe.prompts, seed=int(fold(SEED, state.step, 1)))
     own = dataclasses.replace(batch, logp_old=batch.logp_old.clone())
     own = scored(state.policy, own, stages.reward)
-    return with_signals(state, own, {*stages.advantage.needs, *stages.select.needs})
+    return with_signals(state, own, stages.needed_first)
 
 
 def _moved(model, before: list) -> dict:
@@ -134,6 +136,12 @@ def probe_names() -> dict[str, tuple]:
     return found
 
 
+def probes_named(names=None) -> list[str]:
+    "The probes `names`, or all if there are none. Raises KeyError for one that there is not."
+    known = probe_names()
+    return [check_name(name, known, 'probe') for name in names or known]
+
+
 
 
 # %% ../../nbs/studies/03_probes.ipynb #4f7c095f
@@ -153,7 +161,7 @@ def changed_probes(names=None, *, say=lambda line: None) -> list[str]:
     stored = stored_probes()
     known = probe_names()
     changed = []
-    for name in known if names is None else names:
+    for name in probes_named(names):
         made, changes = known[name]
         if name not in stored or not is_close(probe(made, **changes), stored[name]):
             changed.append(name)
@@ -169,7 +177,7 @@ def store_probes(names=None, *, why: str) -> dict:
     """
     stored = dict(stored_probes())
     known = probe_names()
-    for name in known if names is None else names:
+    for name in probes_named(names):
         made, changes = known[name]
         found = probe(made, **changes)
         old = stored.get(name)

@@ -19,7 +19,7 @@ import pandas as pd
 from ..analysis.passk import bootstrap_band
 from ..core.method_map import is_placebo
 from ..core.policy import ASSETS, Policy
-from ..core.registry import RECIPES, load_stages, nearest_names, recipe
+from ..core.registry import RECIPES, find_recipe, load_stages, nearest_names, recipe
 from ..core.storage import read_json, readable_json, write_atomic
 from .study import revision, standing
 from ..tasks import task
@@ -45,7 +45,11 @@ OWN_TERMS = {
 
 # %% ../../nbs/studies/02_tryouts.ipynb #fb70218d
 def tryout_of(name: str) -> Tryout:
-    "How the recipe `name` is tried: as every recipe, unless it has `OWN_TERMS`."
+    """How the recipe `name` is tried: as every recipe, unless it has `OWN_TERMS`.
+
+    Raises KeyError for a name that no recipe has.
+    """
+    find_recipe(name)
     return dataclasses.replace(Tryout(), **OWN_TERMS.get(name, {}))
 
 
@@ -166,7 +170,11 @@ def _shares(record: dict, when: str):
 
 # %% ../../nbs/studies/02_tryouts.ipynb #ed193eea
 def placebos_of(name: str) -> list[str]:
-    "The recipes that are `name` without its idea: its children that are placebos."
+    """The recipes that are `name` without its idea: its children that are placebos.
+
+    Raises KeyError for a name that no recipe has.
+    """
+    find_recipe(name)
     load_stages()
     children = [spec.name for spec in RECIPES.values() if spec.parent == name]
     return [child for child in children if is_placebo(child)]
@@ -185,9 +193,14 @@ def over_placebo(name: str, records: dict) -> dict:
 
 # %% ../../nbs/studies/02_tryouts.ipynb #5c97b9f8
 def acts(name: str, records: dict | None = None) -> bool:
-    "Whether a recipe's stored tryout differs from its parent's by more than rounding."
+    """Whether a recipe's stored tryout differs from its parent's by more than rounding.
+
+    Raises KeyError for a name that no recipe has.
+    """
     records = stored_tryouts() if records is None else records
-    if name not in records: return False
+    if name not in records:
+        find_recipe(name)
+        return False
     parent = records.get(recipe(name).parent)
     if parent is None: return True
     if records[name]['after'] != parent['after']: return True
@@ -237,6 +250,7 @@ def _chosen(names, records: dict) -> list[str]:
     if names is None: return list(records)
     for name in names:
         if name not in records:
+            find_recipe(name)
             raise KeyError(f"no tryout of {name!r} is stored; "
                            f"did you mean {nearest_names(name, records)}?")
     families = [[name, *placebos_of(name)] for name in names]
@@ -272,9 +286,14 @@ def interval_text(mean: float, low: float, high: float) -> str:
 
 # %% ../../nbs/studies/02_tryouts.ipynb #ef0ed8d9
 def tryout_line(name: str, records: dict | None = None) -> str:
-    "What the stored tryout of a recipe shows, in one sentence; empty if there is none."
+    """What the stored tryout of a recipe shows, in one sentence; empty if there is none.
+
+    Raises KeyError for a name that no recipe has.
+    """
     records = stored_tryouts() if records is None else records
-    if name not in records: return ''
+    if name not in records:
+        find_recipe(name)
+        return ''
     row = _tryout_row(name, records)
     line = f"pass@1 {row['before']:.3f} to {row['after']:.3f} ({row['result']}; one seed)"
     if not row['placebo']: return line

@@ -44,10 +44,13 @@ from .protocol import Item as Item
 from .protocol import SPLITS as SPLITS
 from .protocol import Task as Task
 from .protocol import Verdict as Verdict
+from .protocol import VerifierFailed as VerifierFailed
 from .protocol import add_task as add_task
+from .protocol import as_task as as_task
 from .protocol import check_dial as check_dial
 from .protocol import draw_distinct as draw_distinct
 from .protocol import final_answer as final_answer
+from .protocol import in_words as in_words
 from .protocol import keep_task as keep_task
 from .protocol import levels as levels
 from .protocol import split_of as split_of
@@ -55,6 +58,7 @@ from .protocol import split_steps as split_steps
 from .protocol import task as task
 from .protocol import task_of as task_of
 from .protocol import tasks as tasks
+from .protocol import verdict_of as verdict_of
 from .sat import Satisfiability as Satisfiability
 from .sat import demonstrate_sat as demonstrate_sat
 from .sat import parse_literals as parse_literals

@@ -7,7 +7,7 @@ __all__ = ['said_answer', 'plain_answer', 'same_answer', 'read_rows', 'unspelt',
            'task_from']
 
 # %% ../../nbs/tasks/05_own_data.ipynb #7aac4723
-import hashlib, json, random, re, unicodedata
+import hashlib, inspect, json, random, re, unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,9 @@ from pathlib import Path
 
 # %% ../../nbs/tasks/05_own_data.ipynb #0afb2253
 from ..core.fingerprint import called_code
-from .protocol import SPLITS, Item, Verdict, final_answer, keep_task, split_of
+from ..core.reward_calls import finite_number, shown
+from .protocol import (SPLITS, Item, Verdict, VerifierFailed, final_answer,
+                                   in_words, keep_task, split_of)
 
 # %% ../../nbs/tasks/05_own_data.ipynb #fc409624
 _LONGEST = 2000
@@ -33,8 +35,9 @@ def _boxed(rest: str) -> str | None:
 
 
 def said_answer(text: str) -> str | None:
-    """The final answer of a text: in its tags, its last box, behind `####`, or its last line.
+    """The final answer of a text: in its tags, in its last box, or in its last line.
 
+    There it stands behind `####` or `The answer is`, or is the whole line.
     None if there is none, or if it exceeds 2000 characters.
     """
     if '<answer>' in text or '</answer>' in text:
@@ -42,8 +45,8 @@ def said_answer(text: str) -> str | None:
         if text is None: return None
     _, box, rest = text.rpartition('\\boxed{')
     if box: return _boxed(rest)
-    _, marked, rest = text.rpartition('####')
-    said = rest.strip().partition('\n')[0] if marked else text.rstrip().rpartition('\n')[2]
+    last_line = text.rstrip().rpartition('\n')[2]
+    said = last_line.rpartition('####')[2]
     if len(said) > _LONGEST: return None
     begun = _SAID.match(said)
     return said[begun.end() if begun else 0:].strip() or None
@@ -54,25 +57,40 @@ _NUMBER = re.compile(r'[-+]?(\d{1,40}|\d{1,3}(,\d{3}){1,12})(\.\d{0,40})?(\s?/\s
                      r'|[-+]?\.\d{1,40}|[-+]?\d{1,17}(\.\d{0,17})?e[-+]?\d{1,2}')
 
 
-_MINUS = str.maketrans('−–', '--')
+_MIXED = re.compile(r'([-+]?)(\d{1,40})\s(\d{1,40}/[1-9]\d{0,40})')
+_FRACTION = re.compile('([-+]?)([¼-¾⅐-⅞↉])')
+_WIDE = re.compile('[！-～¼-¾⅐-⅞↉]')
+_SIGNS = str.maketrans('−–⁄∕', '--//')
 
 
-def _narrow(text: str) -> str:
-    "Full-width signs as ordinary ones; superscripts and fractions stay what they are."
-    return ''.join(unicodedata.normalize('NFKC', sign) if '！' <= sign <= '～' else sign
-                   for sign in text)
+def _plain_signs(text: str) -> str:
+    "Full-width signs as ordinary ones, `2½` as `2 1/2`; superscripts stay what they are."
+    apart = _FRACTION.sub(r' \1\2 ', text.translate(_SIGNS))
+    plain = _WIDE.sub(lambda sign: unicodedata.normalize('NFKC', sign[0]), apart)
+    return plain.translate(_SIGNS)
+
+
+def _number_of(text: str) -> Fraction | None:
+    "The value of a number as it is written, None for any other text."
+    mixed = _MIXED.fullmatch(text)
+    if mixed:
+        sign, whole, part = mixed.groups()
+        size = int(whole) + Fraction(part)
+        if Fraction(part) >= 1: return None
+        return -size if sign == '-' else size
+    if not _NUMBER.fullmatch(text): return None
+    over, _, under = text.replace(',', '').partition('/')
+    return Fraction(over.strip()) / Fraction(under.strip() or 1)
 
 
 def plain_answer(said: str) -> str:
     "One name for all ways to write an answer: `$1,200.00` is `1200`, ` Paris.` is `paris`."
-    text = _narrow(said[:_LONGEST]).casefold().translate(_MINUS)
-    text = ' '.join(text.split()).strip('"\'`').removesuffix('.')
+    text = _plain_signs(said[:_LONGEST]).casefold()
+    text = ' '.join(text.split()).strip('"\'`').strip().removesuffix('.').strip()
     if text.startswith('$') and text.endswith('$'):
         text = text[1:-1].strip()                      # the dollar signs of a formula
-    number = _MONEY.sub(r'\1', text).removesuffix('%').strip()
-    if not _NUMBER.fullmatch(number): return text
-    over, _, under = number.replace(',', '').partition('/')
-    return str(Fraction(over.strip()) / Fraction(under.strip() or 1))
+    value = _number_of(_MONEY.sub(r'\1', text).removesuffix('%').strip())
+    return text if value is None else str(value)
 
 # %% ../../nbs/tasks/05_own_data.ipynb #46463454
 def _accepted(answer) -> set[str]:
@@ -235,16 +253,26 @@ def demonstrate_row(item: Item) -> str:
     return f'<answer> {_shown(item.data[1])} </answer>'
 
 
+def _asked(task, item: Item, text: str):
+    "What a row's verifier says: a share from 0 to 1, or a verdict."
+    name = getattr(task.check, '__name__', 'the verifier')
+    question, answer = item.data
+    where = f"for the question {question!r:.60} with the answer {answer!r:.60}, on {text!r:.60}"
+    try:
+        said = task.check(text, answer)
+    except Exception as error:
+        raise VerifierFailed(f"{name} failed {where}: {in_words(error)}") from error
+    if hasattr(said, 'correct') and hasattr(said, 'score'): return said
+    share = finite_number(said)
+    if 0 <= share <= 1: return share
+    raise VerifierFailed(f"{name} returned {shown(said)} {where}: wanted true or false, or a "
+                         "number from 0 to 1.")
+
+
 def _verdict(task, item: Item, text: str) -> Verdict:
     "What a row's verifier says, as a verdict."
-    said = task.check(text, item.data[1])
-    if isinstance(said, Verdict): return said
-    said = said.item() if hasattr(said, 'item') else said
-    share = float(said) if isinstance(said, (bool, int, float)) else float('nan')
-    if not 0 <= share <= 1:
-        name = getattr(task.check, '__name__', 'the verifier')
-        raise ValueError(f"{name} returned {said!r}, wanted true or false, or a number from 0 "
-                         "to 1.")
+    share = _asked(task, item, text)
+    if hasattr(share, 'correct'): return share
     stated = said_answer(text)
     canonical = plain_answer(stated) if stated else None
     if share == 1: return Verdict(True, 1., None, canonical, 'correct')
@@ -322,7 +350,7 @@ def digest_of(task: DataTask) -> str:
 # %% ../../nbs/tasks/05_own_data.ipynb #3bf858a9
 def task_from(rows, prompt: str = 'question', answer: str = 'answer', *,
               verify: Callable | None = None, name: str | None = None,
-              instruction: str = _INSTRUCTION) -> DataTask:
+              instruction: str = _INSTRUCTION, replace: bool = False) -> DataTask:
     """A task of your own rows: dicts, a JSON-lines file, a data frame or a data set.
 
     rows: split by the hash of the question, or a dict from 'train', 'valid', 'test' to rows.
@@ -330,18 +358,41 @@ def task_from(rows, prompt: str = 'question', answer: str = 'answer', *,
     verify: `verify(text, answer)` says whether a completion is right (None: `same_answer`).
     name: under which items and runs remember it (None: made from the data).
     instruction: added to the question for text models; '' for nothing.
-    Raises ValueError for rows, columns or answers that make no problems, in a sentence.
+    replace: whether it may take the place of a task of this name that has other content.
+    Raises ValueError for rows, columns or answers that make no problems, in a sentence, and for a
+    name that is taken.
     """
-    check = verify or same_answer
-    if not callable(check):
-        raise ValueError(f"verify is {verify!r}, wanted a function of a text and an answer.")
+    check = same_answer if verify is None else verify
+    _refuse_verifier(check)
+    _refuse_name(name)
     parts = _parts(name or 'own', rows, (prompt, answer))
     made = DataTask(name or 'own', parts, check, instruction)
     if not any(made.parts.values()):
         raise ValueError("there are no rows: give at least one with a question and an answer.")
     if verify is None:
         _refuse_unreadable(made)
-    return keep_task(made if name else _named(made, f'own-{digest_of(made)}'))
+    made = made if name else _named(made, f'own-{digest_of(made)}')
+    return keep_task(made, replace=replace)
+
+
+def _refuse_verifier(check) -> None:
+    "Raises ValueError for what cannot be called with a text and an answer."
+    wanted = "wanted a function of a text and an answer."
+    if not callable(check):
+        raise ValueError(f"verify is {check!r:.80}, {wanted}")
+    try:
+        inspect.signature(check).bind('text', 'answer')
+    except TypeError as error:
+        raise ValueError(f"verify is {check!r:.80}, which cannot be called with two arguments "
+                         f"({error}): {wanted}") from error
+    except ValueError:
+        pass                                           # it does not tell its signature
+
+
+def _refuse_name(name) -> None:
+    "Raises ValueError for a name that is no text."
+    if name is None or isinstance(name, str) and name.strip(): return
+    raise ValueError(f"name is {name!r:.80}, wanted a text, or None for one made from the data.")
 
 
 def _named(task: DataTask, name: str) -> DataTask:

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'Item', 'Verdict', 'split_of', 'draw_distinct', 'Task', 'add_task', 'tasks', 'keep_task', 'levels', 'task',
-           'task_of', 'check_dial', 'final_answer', 'split_steps']
+           'task_of', 'VerifierFailed', 'verdict_of', 'in_words', 'as_task', 'check_dial', 'final_answer',
+           'split_steps']
 
 # %% ../../nbs/tasks/00_protocol.ipynb #77e23dca
 import hashlib, importlib, random, re
@@ -158,14 +159,18 @@ def tasks() -> list[str]:
     return sorted(_TASKS)
 
 
-def keep_task(made: Task) -> Task:
+def keep_task(made: Task, *, replace: bool = False) -> Task:
     """A task made of data, filed under its name: `task` and its items find it from now on.
 
-    A later one of the same name takes its place.
-    Raises ValueError for the name of a task that has a class.
+    replace: whether it may take the place of another of its name, whose items it then judges.
+    Raises ValueError for the name of a task that has a class, or of one made of other data.
     """
     if made.name in tasks():
         raise ValueError(f"{made.name!r} is the name of a task of the library: choose another.")
+    old = _KEPT.get(made.name, made)
+    if repr(old) != repr(made) and not replace:
+        raise ValueError(f"the name {made.name!r} is taken by a task with other content ({old!r}, "
+                         f"not {made!r}): give another name or none, or say replace=True.")
     _KEPT[made.name] = made
     return made
 
@@ -206,6 +211,46 @@ def task(name: str, level: str | None = None, **dial) -> Task:
 def task_of(item: Item) -> Task:
     "The task that shows and checks this item (the item's data say all that is needed)."
     return _KEPT[item.task] if item.task in _KEPT else _find(item.task)()
+
+
+class VerifierFailed(ValueError):
+    "A verifier raised an error, or what it returned is no verdict."
+
+
+def verdict_of(item: Item, text: str) -> Verdict:
+    """What the task of an item says of a completion.
+
+    Raises VerifierFailed, which names the problem and the completion and keeps the cause.
+    """
+    made = task_of(item)
+    where = f"the verifier of {item.task!r}, asked about {item.data!r:.120} and {text!r:.80},"
+    try:
+        verdict = made.verify(item, text)
+    except VerifierFailed:
+        raise
+    except Exception as error:
+        raise VerifierFailed(f"{where} raised {in_words(error)}") from error
+    if hasattr(verdict, 'correct') and hasattr(verdict, 'score'): return verdict
+    raise VerifierFailed(f"{where} returned {verdict!r:.80}, wanted a Verdict.")
+
+
+def in_words(error: BaseException) -> str:
+    "An error on one line: its kind, and what it says."
+    said = ' '.join(str(error).split())
+    return f"{type(error).__name__}: {said[:200]}"
+
+
+# %% ../../nbs/tasks/00_protocol.ipynb #cc159b0d
+def as_task(source):
+    """A task as it is, or the one of a name, with its level as in 'countdown/easy'.
+
+    Raises ValueError for an unknown name or level, TypeError for what is neither task nor name.
+    """
+    if isinstance(source, str): return task(*source.split('/', 1))
+    is_policy = hasattr(source, 'model')
+    if hasattr(source, 'sample') and not is_policy: return source
+    raise TypeError(f"the task is a {type(source).__name__}, wanted a task or the name of one, as "
+                    "in task('countdown', 'easy') or 'countdown/easy'.")
 
 # %% ../../nbs/tasks/00_protocol.ipynb #607e2ccf
 def check_dial(task: str, **ranges: tuple):

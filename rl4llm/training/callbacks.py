@@ -15,9 +15,10 @@ from tqdm.auto import tqdm
 
 # %% ../../nbs/training/03_callbacks.ipynb #f3373735
 from ..core.registry import nearest_names
+from ..core.settings_file import check_real, check_whole
 from ..core.storage import pack
 from .checkpoints import save_checkpoint, pack_stages
-from .evaluation import evaluate
+from .evaluation import check_exam, evaluate, is_exam_of
 from .records import identity
 
 # %% ../../nbs/training/03_callbacks.ipynb #e9f15e69
@@ -88,9 +89,14 @@ class Evaluate:
     every: None for not in between.
     base: a finished evaluation of the untrained policy, to be used instead of a new one.
     how: further knobs of `evaluate`.
+    Raises ValueError for numbers that cannot be, and for a `base` on other problems.
     """
     def __init__(self, items, *, samples: int = 64, every: int | None = None, seed: int = 10_000,
                  base=None, **how):
+        check_whole('Evaluate', every=1 if every is None else every)
+        check_exam(items, samples=samples, seed=seed, **how)
+        if base is not None and not is_exam_of(base, items):
+            raise ValueError("Evaluate: base is an evaluation on other problems than these items.")
         self.items = items
         self.samples = samples
         self.every = every
@@ -109,7 +115,7 @@ class Evaluate:
 
     def _check_same(self, done):
         "Raises ValueError if another `Evaluate` has measured other problems at this step."
-        if tuple(done.keys) != tuple(item.key for item in self.items):
+        if not is_exam_of(done, self.items):
             raise ValueError("two callbacks evaluate different problems at the same steps: a run "
                              "holds one evaluation a step. Put all problems into one Evaluate.")
 
@@ -127,13 +133,12 @@ class Evaluate:
 class Checkpoint:
     """Save weights, optimiser and stage states every `every` steps and at the end.
 
-    The newest `keep` stay. Weights that are not finite are not saved.
-    Raises ValueError at the start of a run without a path.
+    The newest `keep` stay, all if it is 0. Weights that are not finite are not saved.
+    Raises ValueError for numbers out of range, and at the start of a run without a path.
     """
     def __init__(self, every: int = 25, *, keep: int = 2):
-        if not isinstance(every, int) or every < 1 or not isinstance(keep, int) or keep < 0:
-            raise ValueError(f"Checkpoint has every={every!r} and keep={keep!r}, wanted every at "
-                             "least 1 and keep at least 0 (0 keeps all), whole numbers.")
+        check_whole('Checkpoint', every=every)
+        check_whole('Checkpoint', least=0, keep=keep)
         self.every = every
         self.keep = keep
         self.last = None
@@ -161,9 +166,12 @@ class EarlyStop:
     """End the run when the mean of `metric` over the last `window` steps reaches `at_least`.
 
     A run that was stopped stays stopped when it is continued.
-    Raises ValueError in the first step for a metric that is not logged.
+    Raises ValueError for numbers out of range, and in the first step for a metric that is not
+    logged.
     """
     def __init__(self, metric: str = 'reward', *, at_least: float, window: int = 10):
+        check_real('EarlyStop', at_least=at_least)
+        check_whole('EarlyStop', window=window)
         self.metric = metric
         self.at_least = at_least
         self.window = window
@@ -177,8 +185,12 @@ class EarlyStop:
 
 # %% ../../nbs/training/03_callbacks.ipynb #072009f4
 class LivePlot:
-    "Curves of `metrics`, redrawn every `every` steps in a notebook; silent elsewhere."
+    """Curves of `metrics`, redrawn every `every` steps in a notebook; silent elsewhere.
+
+    Raises ValueError for an `every` below 1.
+    """
     def __init__(self, metrics=('reward', 'entropy'), *, every: int = 5):
+        check_whole('LivePlot', every=every)
         self.metrics = metrics
         self.every = every
         self.handle = None
@@ -202,7 +214,9 @@ def centred_mean(values, reach: int = 4):
     """Mean of each value with up to `reach` neighbours on either side, equally many of both.
 
     It follows a straight line exactly, up to both ends. Missing values are left out.
+    Raises ValueError for a `reach` below 0.
     """
+    check_whole('centred_mean', least=0, reach=reach)
     values = np.asarray(values, dtype=float)
     last = len(values) - 1
     sides = [min(reach, i, last - i) for i in range(len(values))]

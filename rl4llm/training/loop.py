@@ -5,16 +5,16 @@
 # %% auto #0
 __all__ = ['MACHINE', 'LARGEST_COPIED', 'METRICS', 'TrainState', 'check_group_of_one', 'nothing_to_compare', 'check_stages',
            'config_of', 'code_digests', 'differences', 'check_same_run', 'recipe_differences', 'tell_machine',
-           'open_run', 'start', 'restore', 'check_rewards', 'collect', 'with_signals', 'room_of', 'TrainingDiverged',
-           'guard', 'check_weights', 'diverged', 'last_checkpoint', 'keep_good', 'put_back', 'microbatch_loss',
-           'sums_of', 'optimizer_step', 'set_learning_rate', 'update', 'update_memory', 'rewards_by_problem',
-           'metrics_of', 'metrics_of_updates', 'metrics_of_selection', 'own_rows', 'metrics_of_rows', 'policy_entropy',
-           'with_checkpoints', 'check_groups', 'train_step', 'check_steps', 'train', 'all_steps', 'written_status',
-           'how_to_go_on', 'finish']
+           'check_nothing_there', 'open_run', 'start', 'restore', 'check_rewards', 'judged', 'collect', 'with_signals',
+           'room_of', 'TrainingDiverged', 'last_checkpoint', 'put_back', 'diverged', 'check_weights', 'keep_good',
+           'guard', 'microbatch_loss', 'sums_of', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update',
+           'update_memory', 'rewards_by_problem', 'metrics_of', 'metrics_of_updates', 'metrics_of_selection',
+           'own_rows', 'metrics_of_rows', 'share_correct', 'policy_entropy', 'with_checkpoints', 'check_groups',
+           'train_step', 'check_steps', 'as_given', 'train', 'all_steps', 'written_status', 'how_to_go_on', 'finish']
 
 # %% ../../nbs/training/04_loop.ipynb #6b61d061
 import contextlib, hashlib, json, math, platform, sys, time, warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,20 +28,21 @@ from ..core.numerics import fold, masked_mean
 from ..core.pipeline import (Batch, Stages, active_rows, advantages, batch_loss,
                                   build_stages, cut_tokens, mini_batches, row_parts,
                                   select_rows, trained_tokens)
-from ..core.policy import Policy
-from ..core.registry import STAGE_FIELDS
-from ..core.registry import recipe as recipe_named
+from ..core.policy import as_policy
+from ..core.registry import STAGE_FIELDS, as_recipe
 from ..core.rollouts import check_drawn, check_problems, group_mean, rows_of
-from ..core.signals import (add_signals, check_needs, greedy_rewards, has_logp_old,
-                                 in_parts, live_names, logp_old_of, scored)
+from ..core.settings_file import is_real
+from ..core.signals import (add_signals, greedy_rewards, in_parts, knows_logp_old,
+                                 live_names, logp_old_of, needs_reference, score, scored)
 from ..core.storage import pack, unpack, versions
-from ..tasks.protocol import task as task_named
+from ..rewards.verifier import correct
+from ..tasks.protocol import as_task, tasks
 from .callbacks import Checkpoint, check_callbacks, run_callbacks
 from .checkpoints import (latest_checkpoint, list_checkpoints, read_checkpoint,
                                          remove_unfinished, unpack_stages)
 from .evaluation import broken_weights
-from .records import (Run, identity, load_run, locked, now, rewind, run_in,
-                                     weights_hash)
+from .records import (REPLACED, Run, identity, load_run, locked, now, read_metrics,
+                                     rewind, run_in, weights_hash)
 
 # %% ../../nbs/training/04_loop.ipynb #8a6bfc5d
 @dataclass
@@ -81,23 +82,22 @@ def check_group_of_one(recipe, stages: Stages) -> None:
         return
     rewards = torch.tensor([0.0, 1.0, 0.0, 1.0])
     if stage(rewards, torch.arange(4)).any(): return
-    raise ValueError(nothing_to_compare(recipe, stage))
+    raise ValueError(f"recipe {recipe.name!r} has group=1. {nothing_to_compare(stage)} Give at "
+                     "least group=2, or another advantage.")
 
 
-def nothing_to_compare(recipe, advantage) -> str:
+def nothing_to_compare(advantage) -> str:
     "What is wrong with an advantage that compares groups of one row."
-    return (f"recipe {recipe.name!r} has group={recipe.group}, but its advantage {advantage.name} "
-            "compares the answers to one problem with each other: every advantage is 0. Give at "
-            "least group=2, or another advantage.")
+    return (f"The advantage {advantage.name} compares the answers of one group with each other, "
+            "so every advantage is 0.")
 
 # %% ../../nbs/training/04_loop.ipynb #e825afd2
 def check_stages(recipe, stages: Stages) -> None:
     """Raises ValueError for a recipe that this loop cannot train.
 
-    That is one with a signal that nobody computes, with a sampler's knob that the loop sets itself,
-    or with micro-batches where a stage must see the whole optimiser batch.
+    That is one with a sampler's knob that the loop sets itself, or with micro-batches where a stage
+    must see the whole optimiser batch.
     """
-    check_needs(recipe.name, stages.needs)
     check_group_of_one(recipe, stages)
     given = dict(recipe.sampler.knobs)
     for knob in ('temperature', 'seed', 'group'):
@@ -151,15 +151,15 @@ def check_same_run(old: dict, new: dict, where) -> None:
 
     old: the stored configuration, or its `identity` alone. where: the folder that holds it.
     """
-    differing = [name for name, value in identity(new).items() if old.get(name) != value]
+    differing = [key for key, value in identity(new).items() if old.get(key) != value]
     if not differing: return
-    name = differing[0]
-    told = [(name, old.get(name), new[name])]
-    if name == 'fingerprint':
-        told = recipe_differences(old, new) or told
-    name, its, this = told[0]
-    raise ValueError(f"{where} holds another run: its {name} is {its!r}, this one's is {this!r}. "
-                     "Choose another folder, or remove that one.")
+    first = differing[0]
+    changes = [(first, old.get(first), new[first])]
+    if first == 'fingerprint':
+        changes = recipe_differences(old, new) or changes
+    field_name, its, this = changes[0]
+    raise ValueError(f"{where} holds another run: its {field_name} is {its!r}, this one's is "
+                     f"{this!r}. Choose another folder, or remove that one.")
 
 # %% ../../nbs/training/04_loop.ipynb #d731b38d
 def recipe_differences(old: dict, new: dict) -> list[tuple]:
@@ -167,10 +167,10 @@ def recipe_differences(old: dict, new: dict) -> list[tuple]:
     names = ('name', 'parent', 'paper', 'summary')
     recipes = [{k: v for k, v in config.get('recipe', {}).items() if k not in names}
                for config in (old, new)]
-    stored = [json.loads(json.dumps(part, default=repr)) for part in recipes]
+    plain = [json.loads(json.dumps(fields, default=repr)) for fields in recipes]
     code = [config.get('code', {}) for config in (old, new)]
-    if not stored[0]: return []
-    return differences(*stored) or differences(*code, within='code of ')
+    if not plain[0]: return []
+    return differences(*plain) or differences(*code, within='code of ')
 
 # %% ../../nbs/training/04_loop.ipynb #21521b91
 MACHINE = ('versions', 'machine', 'device', 'threads', 'fast', 'graphs')
@@ -180,11 +180,21 @@ def tell_machine(old: dict, new: dict) -> None:
     "Warn of what may change the last digits between the part that is stored and this one."
     known = [name for name in MACHINE if name in old]
     pair = [{name: config[name] for name in known} for config in (old, new)]
-    told = [f"{name} was {its}, is {this}" for name, its, this in differences(*pair)]
-    if told:
-        changes = '; '.join(told)
-        warnings.warn(f"the run goes on elsewhere than it began: {changes}. Its numbers may differ "
+    changes = [f"{what} was {its}, is {this}" for what, its, this in differences(*pair)]
+    if changes:
+        listed = '; '.join(changes)
+        warnings.warn(f"the run goes on elsewhere than it began: {listed}. Its numbers may differ "
                       "from those of an undisturbed run in the last digits.", stacklevel=2)
+
+# %% ../../nbs/training/04_loop.ipynb #b35e750c
+def check_nothing_there(path) -> None:
+    "Raises ValueError if a folder without a run.json has metrics or evaluations of some run."
+    rows, _ = read_metrics(Path(path) / 'metrics.jsonl')
+    done = list(Path(path).glob('evaluations/[0-9]*.json'))
+    if not rows and not done: return
+    raise ValueError(f"{path} has the metrics of {len(rows)} steps and {len(done)} evaluations, "
+                     "but no run.json that says of which run: choose another folder, or move them "
+                     "away.")
 
 # %% ../../nbs/training/04_loop.ipynb #e0d5d576
 def open_run(config: dict, path) -> Run:
@@ -195,10 +205,9 @@ def open_run(config: dict, path) -> Run:
     if path is None: return Run(config)
     remove_unfinished(path)
     if not (Path(path) / 'run.json').exists():
-        has_begun = list_checkpoints(Path(path) / 'checkpoints')
-        run = run_in(path, config) if has_begun else Run(config, path)
-        run.save()
-        return run
+        if list_checkpoints(Path(path) / 'checkpoints'): return run_in(path, config)
+        check_nothing_there(path)
+        return Run(config, path)
     run = load_run(path)
     check_same_run(run.config, config, path)
     tell_machine(run.config, config)
@@ -212,13 +221,15 @@ def start(policy, task, recipe, *, steps, seed, path) -> TrainState:
     check_stages(recipe, stages)
     run = open_run(config_of(policy, task, recipe, steps, seed), path)
     run.policy = policy
-    if any(n == 'logp_ref' or n.startswith('ref_') for n in stages.needs):
+    if needs_reference(stages.needs):
         stages.reference(policy)                     # copied before anything is trained
     optimiser = torch.optim.AdamW(policy.model.parameters(), lr=recipe.lr, betas=recipe.betas,
                                   weight_decay=recipe.weight_decay)
     state = TrainState(policy, task, recipe, stages, run, optimiser, seed, steps,
                        memory=stages.memory)
     restore(state)
+    if path is not None and not (Path(path) / 'run.json').exists():
+        run.save()                                   # not before it is known to be this run
     return state
 
 # %% ../../nbs/training/04_loop.ipynb #b5a2f560
@@ -238,6 +249,10 @@ def restore(state: TrainState) -> None:
         unpack_stages(state.memory, facts['stages'], tensors)
         state.step = facts['step']
         state.checkpoint = path
+    elif run.rows:
+        warnings.warn(f"{run.path} has the metrics of {len(run.rows)} steps, but no checkpoint to "
+                      "go on from: the run begins anew, and what it had is kept in "
+                      f"{run.path / REPLACED}.", stacklevel=4)
     rewind(run, state.step)
     state.stop = bool(saved) and run.config.get('stopped') == state.step
 
@@ -251,20 +266,35 @@ def check_rewards(state: TrainState, rollouts) -> None:
         "least one of them.")
 
 
+def judged(rollouts, reward):
+    """`rollouts` with the task's own verdicts, 1 or 0, as their component 'correct'.
+
+    They are there already if `reward` is the verifier's. Problems that belong to no task have none.
+    """
+    inner = getattr(reward.call, 'func', reward.call)
+    belong = all(hasattr(item, 'task') for item in rollouts.items)
+    if inner is correct or not belong: return rollouts
+    items = [rollouts.items[i] for i in rollouts.prompt.tolist()]
+    verdicts = score(correct, items, list(rollouts.texts), item=items)
+    components = {**rollouts.components, 'correct': verdicts.to(rollouts.tokens.device)}
+    return replace(rollouts, components=components)
+
+
 def collect(state: TrainState):
     "Sample problems and responses for this step and score them: `Rollouts` with rewards."
     recipe = state.recipe
     stages = state.stages
     policy = state.policy
     seed_of = partial(fold, state.seed, state.step)
-    items = stages.curriculum.call.sample(recipe.prompts, seed=int(seed_of(1)))
+    curriculum = stages.curriculum.call
+    items = curriculum.sample(recipe.prompts, seed=int(seed_of(1)))
     items = check_problems(items, recipe.prompts, stages.curriculum.name)
     rollouts = stages.sampler(policy, items, recipe.group, seed=int(seed_of(2)),
                               temperature=recipe.temperature, **room_of(recipe))
     rollouts = check_drawn(rollouts, items, stages.sampler.name)
-    rollouts = scored(policy, rollouts, stages.reward)
+    rollouts = judged(scored(policy, rollouts, stages.reward), stages.reward)
     check_rewards(state, rollouts)
-    return with_signals(state, rollouts, {*stages.advantage.needs, *stages.select.needs})
+    return with_signals(state, rollouts, stages.needed_first)
 
 # %% ../../nbs/training/04_loop.ipynb #eab72a08
 def with_signals(state: TrainState, rollouts, needs):
@@ -283,54 +313,11 @@ def room_of(recipe) -> dict:
 class TrainingDiverged(RuntimeError):
     "Training was stopped; the policy has its last good weights."
 
-# %% ../../nbs/training/04_loop.ipynb #406f57ec
-def guard(state: TrainState, loss: float, norm: float, limit: float) -> None:
-    """Raises TrainingDiverged unless loss and norm are finite and the loss below `limit`.
-
-    norm: of the gradient.
-    """
-    if math.isfinite(loss) and math.isfinite(norm) and abs(loss) < limit: return
-    keys = [item if isinstance(item, str) else item.key for item in state.rollouts.items]
-    problems = ', '.join(keys[:3]) + (', ...' if len(keys) > 3 else '')
-    raise diverged(state, f"loss {loss:g}, gradient norm {norm:g}, on the problems {problems}")
-
-# %% ../../nbs/training/04_loop.ipynb #821c84da
-def check_weights(state: TrainState) -> None:
-    "Raises TrainingDiverged, naming the first tensor, if a weight is not finite."
-    model = state.policy.model
-    if bool(torch.nn.utils.get_total_norm(model.parameters()).isfinite()): return
-    name = broken_weights(model)
-    if name:
-        raise diverged(state, f"the weights {name} are not finite")
-
-# %% ../../nbs/training/04_loop.ipynb #6758e1a0
-def diverged(state: TrainState, what: str) -> TrainingDiverged:
-    "The error that says `what` happened at which step, once the last good weights are back."
-    back = put_back(state)
-    path = last_checkpoint(state)
-    saved = "there is no checkpoint yet (pass path= to keep some)"
-    if path is not None:
-        saved = f"the last good checkpoint is {path}"
-    return TrainingDiverged(f"step {state.step}: {what}. {back}; {saved}. "
-                            f"Try a smaller lr than {state.recipe.lr:g}.")
-
 # %% ../../nbs/training/04_loop.ipynb #726ae6b5
 def last_checkpoint(state: TrainState):
     "The newest checkpoint that this run has written or was continued from; None if none."
     written = [c.last for c in state.callbacks if getattr(c, 'last', None)]
     return written[0] if written else state.checkpoint
-
-# %% ../../nbs/training/04_loop.ipynb #22d9c0d7
-LARGEST_COPIED = 2**27               # parameters; with the optimiser's moments 1.6 GB
-
-
-def keep_good(state: TrainState) -> None:
-    "Copy weights and optimiser, to have them if the step that follows goes wrong."
-    check_weights(state)
-    size = sum(p.numel() for p in state.policy.model.parameters())
-    if size > LARGEST_COPIED: return
-    tensors = pack(state.policy.model, state.optimiser)
-    state.good = state.step, {name: x.detach().clone() for name, x in tensors.items()}
 
 # %% ../../nbs/training/04_loop.ipynb #245df2d0
 def put_back(state: TrainState) -> str:
@@ -347,6 +334,49 @@ def put_back(state: TrainState) -> str:
     unpack(read_checkpoint(path)[1], model, state.optimiser)
     return f"The policy has the weights of checkpoint {path.name} again"
 
+# %% ../../nbs/training/04_loop.ipynb #6758e1a0
+def diverged(state: TrainState, what: str) -> TrainingDiverged:
+    "The error that says `what` happened at which step, once the last good weights are back."
+    back = put_back(state)
+    path = last_checkpoint(state)
+    saved = "there is no checkpoint yet (pass path= to keep some)"
+    if path is not None:
+        saved = f"the last good checkpoint is {path}"
+    return TrainingDiverged(f"step {state.step}: {what}. {back}; {saved}. "
+                            f"Try a smaller lr than {state.recipe.lr:g}.")
+
+# %% ../../nbs/training/04_loop.ipynb #821c84da
+def check_weights(state: TrainState) -> None:
+    "Raises TrainingDiverged, naming the first tensor, if a weight is not finite."
+    model = state.policy.model
+    if bool(torch.nn.utils.get_total_norm(model.parameters()).isfinite()): return
+    name = broken_weights(model)
+    if name:
+        raise diverged(state, f"the weights {name} are not finite")
+
+# %% ../../nbs/training/04_loop.ipynb #22d9c0d7
+LARGEST_COPIED = 2**27               # parameters; with the optimiser's moments 1.6 GB
+
+
+def keep_good(state: TrainState) -> None:
+    "Copy weights and optimiser, to have them if the step that follows goes wrong."
+    check_weights(state)
+    size = sum(p.numel() for p in state.policy.model.parameters())
+    if size > LARGEST_COPIED: return
+    tensors = pack(state.policy.model, state.optimiser)
+    state.good = state.step, {name: x.detach().clone() for name, x in tensors.items()}
+
+# %% ../../nbs/training/04_loop.ipynb #406f57ec
+def guard(state: TrainState, loss: float, norm: float, limit: float) -> None:
+    """Raises TrainingDiverged unless loss and norm are finite and the loss below `limit`.
+
+    norm: of the gradient.
+    """
+    if math.isfinite(loss) and math.isfinite(norm) and abs(loss) < limit: return
+    keys = [item if isinstance(item, str) else item.key for item in state.rollouts.items]
+    problems = ', '.join(keys[:3]) + (', ...' if len(keys) > 3 else '')
+    raise diverged(state, f"loss {loss:g}, gradient norm {norm:g}, on the problems {problems}")
+
 # %% ../../nbs/training/04_loop.ipynb #6eb6c9d8
 def microbatch_loss(state: TrainState, batch: Batch, whole, counted) -> tuple[Tensor, dict]:
     """Loss of a slice of an optimiser batch whose mask is `whole`, and sums for the metrics.
@@ -358,14 +388,14 @@ def microbatch_loss(state: TrainState, batch: Batch, whole, counted) -> tuple[Te
     live = state.policy.statistics(batch.rows, ('logp', *names), watched=watched)
     logp = live.pop('logp')
     if not logp.isfinite().all():
-        guard(state, math.nan, math.nan, 0.0)
+        raise diverged(state, "log-probabilities of the policy are not finite")
     cut = []
 
     def watch(losses):
         cut.extend(cut_tokens(losses, logp, batch))
 
     loss = batch_loss(state.stages, batch, logp, whole, **state.world, **live,
-                      watch=watch if has_logp_old(batch.rows) else None)
+                      watch=watch if knows_logp_old(batch.rows).any() else None)
     seen = batch.mask & counted[:, None]
     return loss, sums_of(batch, seen, logp.detach(), live['entropy'].detach(), cut)
 
@@ -399,19 +429,20 @@ def optimizer_step(state: TrainState, batch: Batch, *, share: float, limit: floa
     total = 0.0
     sums = []
     whole_groups = bool(state.stages.keep_whole)
-    for part in row_parts(batch.rows.group[index], state.recipe.micro, whole_groups):
-        rows = index[part]
-        loss, parts = microbatch_loss(state, batch.take(rows), batch.mask, counted[rows])
+    for places in row_parts(batch.rows.group[index], state.recipe.micro, whole_groups):
+        rows = index[places]
+        loss, summed = microbatch_loss(state, batch.take(rows), batch.mask, counted[rows])
         (loss * share).backward()
         total += float(loss.detach()) * share
-        sums.append(parts)
+        sums.append(summed)
     parameters = state.policy.model.parameters()
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, state.recipe.max_grad_norm))
     guard(state, total, norm, limit)
     set_learning_rate(state)
     state.optimiser.step()
     check_weights(state)
-    return dict(loss=total, grad_norm=norm, **{k: sum(part[k] for part in sums) for k in sums[0]})
+    totals = {name: sum(summed[name] for summed in sums) for name in sums[0]}
+    return dict(loss=total, grad_norm=norm, **totals)
 
 # %% ../../nbs/training/04_loop.ipynb #7f5410d6
 def set_learning_rate(state: TrainState) -> None:
@@ -421,6 +452,18 @@ def set_learning_rate(state: TrainState) -> None:
         group['lr'] = state.recipe.lr * warm
 
 # %% ../../nbs/training/04_loop.ipynb #d31666a9
+def needed_by_updates(stages: Stages, several: bool) -> set:
+    """The signals to be computed before the first update.
+
+    Several updates move the policy, so its log-probabilities are noted down before the first. A
+    single one has them from its own forward (see `logp_old_of`).
+    """
+    needs = stages.needed_in_update - {'logp_old'}
+    if several:
+        needs.add('logp_old')
+    return needs
+
+
 def update(state: TrainState, rollouts, adv, limit: float) -> list[dict]:
     "All optimiser steps on one batch of rollouts; an empty list if no row was selected."
     recipe = state.recipe
@@ -431,7 +474,7 @@ def update(state: TrainState, rollouts, adv, limit: float) -> list[dict]:
     parts = mini_batches(batch.rows.group, recipe.minibatch, bool(stages.keep_whole),
                          seed=int(fold(state.seed, state.step, 4)))
     several = recipe.epochs * len(parts) > 1
-    needs = stages.needs - {'logp_old'} | ({'logp_old'} if several else set())
+    needs = needed_by_updates(stages, several)
     batch = Batch(with_signals(state, batch.rows, needs), batch.adv, batch.weight)
     full = min(recipe.minibatch or len(batch), len(batch))
     done = []
@@ -443,30 +486,36 @@ def update(state: TrainState, rollouts, adv, limit: float) -> list[dict]:
 # %% ../../nbs/training/04_loop.ipynb #08491a16
 def update_memory(state: TrainState, row: dict) -> None:
     "Let every stage with a memory take in what happened in this step."
-    for name, part in state.memory.items():
-        if not hasattr(part, 'update'): continue
-        told = state.rollouts
+    for name, stage in state.memory.items():
+        if not hasattr(stage, 'update'): continue
+        news = state.rollouts
         if name == 'reference':
-            told = state
+            news = state
         if name == 'curriculum':
-            told = {**row, **rewards_by_problem(state.rollouts)}
-        part.update(told)
+            news = {**row, **rewards_by_problem(state.rollouts)}
+        stage.update(news)
 
 # %% ../../nbs/training/04_loop.ipynb #5e11875d
 def rewards_by_problem(rollouts) -> dict:
-    "The step's problems and the mean reward of each; nan for one without a row."
+    """The step's problems, the mean reward of each, and over how many scored rows.
+
+    Without a row the mean is nan.
+    """
     means = group_mean(rollouts.rewards, rollouts.prompt).tolist()
     found = dict(zip(rollouts.prompt.tolist(), means))
-    rewards = [found.get(p, math.nan) for p in range(len(rollouts.items))]
-    return dict(items=rollouts.items, rewards=rewards)
+    problems = range(len(rollouts.items))
+    rewards = [found.get(p, math.nan) for p in problems]
+    asked = rollouts.prompt[~rollouts.rewards.isnan()].tolist()
+    return dict(items=rollouts.items, rewards=rewards, scored=[asked.count(p) for p in problems])
 
 # %% ../../nbs/training/04_loop.ipynb #19d196d5
 METRICS = {
     'step': 'number of the step, from 0',
     'reward': "mean reward of the policy's own rows",
-    'accuracy': 'share of them that the verifier calls right (the reward where it has no say)',
+    'accuracy': "share of them that the task's verifier calls right, whatever the reward",
     'entropy': "mean of -log p of the sampled tokens under the sampler: its temperature counts",
-    'policy_entropy': "mean exact entropy (nats) of the policy's next token, at temperature 1",
+    'policy_entropy': "mean exact entropy (nats) of the policy's own next token, at temperature 1 "
+                      "whatever the sampler's is, at the tokens that the sampler drew (some rows)",
     'length': 'mean tokens of a response',
     'finished': 'share of responses that ended by themselves',
     'entropy_trained': 'mean exact entropy (nats) at the trained tokens, over all updates',
@@ -494,8 +543,8 @@ def metrics_of(state: TrainState, rollouts, adv, updates: list) -> dict:
     "The row of metrics of one step; None where there was no update."
     row = dict(step=state.step, **metrics_of_rows(rollouts), **metrics_of_updates(updates))
     has_signal = (adv * rollouts.mask).abs().sum(1) > 0
-    told = rollouts.group[has_signal].unique()
-    row['signal'] = len(told) / len(rollouts.group.unique())
+    lively = rollouts.group[has_signal].unique()
+    row['signal'] = len(lively) / len(rollouts.group.unique())
     row.update(rows=len(rollouts), tokens=int(rollouts.mask.sum()), updates=len(updates))
     row.update(metrics_of_selection(state.batch, rollouts))
     return row
@@ -537,19 +586,27 @@ def own_rows(rollouts):
 def metrics_of_rows(rollouts) -> dict:
     "Metrics of the responses themselves: of the policy's own rows, unless there are none."
     own = own_rows(rollouts)
-    correct = own.components.get('correct', own.rewards)
-    found = dict(reward=own.rewards.nanmean(), accuracy=correct.nanmean())
-    found['entropy'] = -masked_mean(own.logp_behave, own.mask)
     lengths = own.mask.sum(1).float()
+    found = dict(reward=own.rewards.nanmean(), accuracy=share_correct(own))
+    found['entropy'] = -masked_mean(own.logp_behave, own.mask)
     found.update(length=lengths.mean(), finished=own.finished.float().mean())
-    return {name: float(value) for name, value in found.items()}
+    return {name: None if value is None else float(value) for name, value in found.items()}
+
+
+def share_correct(rollouts) -> Tensor | None:
+    "Share of the judged rows that are correct; None if no row was judged."
+    verdicts = rollouts.components.get('correct', rollouts.rewards[:0])
+    return None if verdicts.isnan().all() else verdicts.nanmean()
 
 # %% ../../nbs/training/04_loop.ipynb #b5ff4d37
 _ENTROPY_ROWS = 32
 
 
 def policy_entropy(state: TrainState, rollouts) -> float:
-    "Mean exact entropy (nats) of the policy's next token, at temperature 1, on some rows."
+    """Mean exact entropy (nats) of the policy's own next token, at temperature 1.
+
+    Taken at the tokens that the sampler drew, on some of its rows.
+    """
     own = own_rows(rollouts)
     every = -(-len(own) // _ENTROPY_ROWS)
     some = rows_of(own, torch.arange(0, len(own), every, device=own.tokens.device))
@@ -579,7 +636,10 @@ def check_groups(state: TrainState, rollouts, adv) -> None:
     rewards = rollouts.rewards[~rollouts.rewards.isnan()]
     differ = len(rewards) > 1 and bool((rewards != rewards[0]).any())
     if not (alone and differ) or (adv * rollouts.mask).any(): return
-    raise ValueError(nothing_to_compare(state.recipe, state.stages.advantage))
+    stages = state.stages
+    raise ValueError(f"step {state.step}: {stages.sampler.name} put each row into a group of its "
+                     f"own. {nothing_to_compare(stages.advantage)} Take a sampler that draws "
+                     "several rows for a group, or another advantage.")
 
 # %% ../../nbs/training/04_loop.ipynb #a4f061ff
 def train_step(state: TrainState, limit: float) -> dict:
@@ -613,6 +673,20 @@ def check_steps(state: TrainState) -> None:
         warnings.warn(f"nothing is trained: the run in {where} {why}. Ask for more steps, or "
                       "choose another folder.", stacklevel=3)
 
+# %% ../../nbs/training/04_loop.ipynb #f7444eae
+def as_given(policy, task, recipe) -> tuple:
+    """Policy, task and recipe, each loaded if it is a name.
+
+    Raises TypeError for what is no such thing, or is given at another's place.
+    """
+    order = "wanted train(policy, task, recipe, steps=...), in this order."
+    if isinstance(policy, str) and policy.split('/')[0] in tasks() and not Path(policy).exists():
+        raise TypeError(f"the policy is {policy!r}, which is a task: {order}")
+    for name, given in (('policy', policy), ('task', task)):
+        if hasattr(given, 'to_dict') and hasattr(given, 'advantage'):
+            raise TypeError(f"the {name} is the recipe {given.name!r}: {order}")
+    return as_policy(policy), as_task(task), as_recipe(recipe)
+
 # %% ../../nbs/training/04_loop.ipynb #b2087cc9
 def train(policy, task, recipe, *, steps: int, seed: int = 0, callbacks=(), path=None,
           limit: float = 1e4) -> Run:
@@ -623,15 +697,16 @@ def train(policy, task, recipe, *, steps: int, seed: int = 0, callbacks=(), path
     path: a folder for the run; one that holds the same run already is continued.
     limit: a loss above it counts as diverged.
     Raises TrainingDiverged if loss or weights are not finite or the loss is above `limit` (the
-    policy then has its last good weights), ValueError for stages or settings that do not fit.
+    policy then has its last good weights), ValueError for stages or settings that do not fit,
+    TypeError for what is no policy, task or recipe.
     """
-    policy = Policy.load(policy) if isinstance(policy, str) else policy
-    task = task_named(*task.split('/', 1)) if isinstance(task, str) else task
-    recipe = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    policy, task, recipe = as_given(policy, task, recipe)
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps is {steps!r}, wanted a whole number of at least 1.")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}, wanted a whole number from 0.")
+    if limit != math.inf and not (is_real(limit) and limit > 0):
+        raise ValueError(f"limit is {limit!r}, wanted a number above 0.")
     callbacks = list(callbacks)
     check_callbacks(callbacks)
     with locked(path):

@@ -13,8 +13,8 @@ import torch
 
 # %% ../../nbs/training/06_real_models.ipynb #468a7615
 from ..core.pipeline import build_stages, row_parts
-from ..core.policy import Policy
-from ..core.registry import STAGE_FIELDS, Recipe, recipe, use
+from ..core.policy import Policy, end_token
+from ..core.registry import STAGE_FIELDS, Recipe, as_recipe, use
 from ..core.sampling import ROOM
 
 # %% ../../nbs/training/06_real_models.ipynb #6a21d8f1
@@ -25,20 +25,20 @@ def real_policy(name: str, *, device: str = 'cpu', dtype=None):
     Raises FileNotFoundError if it cannot be had, ValueError if it has no end token.
     """
     policy = Policy.load(name, device=device, dtype=dtype or torch.float32)
-    if policy.eos is None:
-        raise ValueError(f"the tokenizer of {name} has no end-of-text token, so no response "
-                         "could end: set tokenizer.eos_token.")
+    end_token(policy)
     return policy
 
 # %% ../../nbs/training/06_real_models.ipynb #82ae6d9c
-GROUP = 8              # rows of a group
+_PROMPTS = Recipe.prompts // 2
+GROUP = Recipe.group // 2
 _MICRO = 8              # rows of a slice
 
 # %% ../../nbs/training/06_real_models.ipynb #10df9201
 def smaller(base) -> dict:
-    "Prompts and group of `base` for a model that takes longer over a row."
-    usual = base.group == Recipe.group
-    return dict(prompts=max(1, base.prompts // 2), group=GROUP if usual else base.group)
+    "Prompts and group of `base` for a model that takes longer over a row; own sizes stay."
+    small = dict(prompts=_PROMPTS, group=GROUP)
+    return {field: size if getattr(base, field) == getattr(Recipe, field) else getattr(base, field)
+            for field, size in small.items()}
 
 # %% ../../nbs/training/06_real_models.ipynb #0e6952cd
 def longer(base, max_new_tokens: int):
@@ -88,14 +88,15 @@ def same_updates(made, base):
 def for_text(source, *, max_new_tokens: int = 256, lr: float = 1e-6, **changes):
     """The recipe `source`, a `Recipe` or the name of one, for a text model.
 
-    Half the prompts; groups of 8, unless the recipe has a size of its own; as many updates on
-    each batch as the recipe has; knobs that count tokens in proportion to `max_new_tokens`.
+    Half the prompts and half the group, unless the recipe has sizes of its own; as many updates
+    on each batch as the recipe has; knobs that count tokens in proportion to `max_new_tokens`.
+    A recipe that has been through it stays as it is.
     max_new_tokens: the longest response.
     lr: a step size for pretrained models.
     changes: further fields, which win.
     Raises ValueError for rows that cannot be split into the recipe's number of updates.
     """
-    base = recipe(source) if isinstance(source, str) else source
+    base = as_recipe(source)
     grown = longer(base, max_new_tokens)
     made = grown.but(**{**smaller(base), 'lr': lr, 'max_new_tokens': max_new_tokens, **changes})
     keep_whole = build_stages(made).keep_whole

@@ -27,11 +27,11 @@ from .explorers import batch_table as batch_table
 from .explorers import batch_warnings as batch_warnings
 from .explorers import check_batch_numbers as check_batch_numbers
 from .explorers import curves_at as curves_at
+from .explorers import group_of_answers as group_of_answers
 from .explorers import needy_advantages as needy_advantages
 from .explorers import pass_at_k_explorer as pass_at_k_explorer
 from .explorers import pass_at_k_table as pass_at_k_table
 from .explorers import pass_at_k_view as pass_at_k_view
-from .explorers import playable_signals as playable_signals
 from .explorers import plot_pass_at_one_k as plot_pass_at_one_k
 from .explorers import pooled_counts as pooled_counts
 from .explorers import readable_html as readable_html

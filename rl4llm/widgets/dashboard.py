@@ -16,6 +16,7 @@ import torch
 # %% ../../nbs/widgets/04_dashboard.ipynb #e459a6fa
 from ..analysis.passk import pass_at_k
 from ..analysis.plots import OKABE_ITO, UNITS, figure_html
+from ..core.settings_file import check_real
 from ..training.callbacks import centred_mean
 from ..training.loop import train
 from .panels import PLAIN_LOOK, bundle, element
@@ -149,9 +150,10 @@ class Dashboard:
 
     seconds: least time between two pictures. ks: which pass@k are drawn.
     `run` is the run, `rows` its pass@k by step, `status` a word about it, `error` what ended
-    it early.
+    it early. Raises ValueError for `seconds` below 0.
     """
     def __init__(self, *, seconds: float = 1.0, ks=tuple(_PASS_LOOKS), panels=PANELS):
+        check_real('Dashboard', least=0, seconds=seconds)
         self.seconds = seconds
         self.ks = ks
         self.panels = panels

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['table_html', 'readable_html', 'pooled_counts', 'curves_at', 'pass_at_k_table', 'plot_pass_at_one_k', 'study_counts',
-           'pass_at_k_view', 'pass_at_k_explorer', 'playable_signals', 'advantage_table', 'tinted', 'advantage_html',
-           'needy_advantages', 'advantage_playground', 'recipe_rows', 'stage_code_diff', 'recipe_difference_html',
+           'pass_at_k_view', 'pass_at_k_explorer', 'group_of_answers', 'advantage_table', 'needy_advantages', 'tinted',
+           'advantage_html', 'advantage_playground', 'recipe_rows', 'stage_code_diff', 'recipe_difference_html',
            'recipe_differ', 'check_batch_numbers', 'batch_numbers', 'token_numbers', 'signal_numbers', 'batch_warnings',
            'batch_table', 'batch_html', 'batch_calculator']
 
@@ -21,7 +21,10 @@ from jaxtyping import Float
 # %% ../../nbs/widgets/02_explorers.ipynb #8b37b702
 from ..analysis.passk import ks_up_to, pass_at_k
 from ..analysis.plots import figure_html, label_lines, method_look, style
-from ..core.registry import LOOP_FIELDS, STAGE_FIELDS, recipe, stages, use
+from ..core.pipeline import advantages, build_stages, ready
+from ..core.registry import LOOP_FIELDS, STAGE_FIELDS, as_recipe, recipe, stages
+from ..core.rollouts import Rollouts, make_rollouts
+from ..core.signals import known_signals
 from ..core.fingerprint import code_of
 from ..core.method_map import recipes
 from .panels import Panel, choice, element, ladder, several, slider, switch
@@ -197,16 +200,25 @@ def pass_at_k_explorer(counts: dict | None = None, *, k: int = 16) -> Panel:
     return Panel(draw, controls, title='pass@k explorer', frames=frames, width=640)
 
 # %% ../../nbs/widgets/02_explorers.ipynb #2845b9cb
-def playable_signals(rewards: Float[torch.Tensor, "n"], *,
-                     tokens: int = 8, greedy: float = 0.0) -> dict:
-    """The signals that need no model, for answers of `tokens` tokens each.
+def group_of_answers(rewards: Float[torch.Tensor, "n"], *,
+                     tokens: int = 8, greedy: float = 0.0) -> Rollouts:
+    """Finished answers of `tokens` tokens each to one prompt, without a model.
 
     greedy: reward of the greedy answer.
     """
     n = len(rewards)
-    return dict(lengths=torch.full((n,), tokens),
-                mask=torch.ones(n, tokens, dtype=torch.bool),
-                greedy_rewards=torch.full((n,), float(greedy)))
+    one_prompt = torch.zeros(1, 1, dtype=torch.long)
+    mask = torch.ones(n, tokens, dtype=torch.bool)
+    best = torch.full((n,), float(greedy))
+    return make_rollouts(prompt_ids=one_prompt, prompt_mask=one_prompt == 0,
+                         prompt=torch.zeros(n, dtype=torch.long), tokens=mask.long(), mask=mask,
+                         finished=mask.any(1), rewards=rewards, signals=dict(greedy_rewards=best))
+
+
+def _needs_a_model(needs) -> set:
+    "The signals among `needs` that there are not without a model."
+    here = {name for name, row in known_signals().items() if row.explorer}
+    return set(needs) - here
 
 # %% ../../nbs/widgets/02_explorers.ipynb #cf04eb7c
 def advantage_table(rewards, *, methods=None, greedy: float = 0.0) -> pd.DataFrame:
@@ -214,19 +226,30 @@ def advantage_table(rewards, *, methods=None, greedy: float = 0.0) -> pd.DataFra
 
     methods: names; if None, every registered advantage that needs rewards and no model.
     Advantages of tokens are averaged over the answer.
+    Raises ValueError for a method that needs a model, KeyError for an unknown name.
     """
-    r = torch.as_tensor(rewards, dtype=torch.float32)
-    one_group = torch.zeros(len(r), dtype=torch.long)
-    signals = playable_signals(r, greedy=greedy)
-    known = stages('advantage')
+    rewards = torch.as_tensor(rewards, dtype=torch.float32)
+    rollouts = group_of_answers(rewards, greedy=greedy)
     if methods is None:
-        methods = [name for name, info in known.items() if set(info.needs) <= set(signals)]
-    rows = {}
-    for name in methods:
-        needed = {signal: signals[signal] for signal in known[name].needs}
-        adv = use(name).make()(r, one_group, **needed)
-        rows[name] = (adv if adv.dim() == 1 else adv.mean(1)).tolist()
-    return pd.DataFrame(rows, index=range(1, len(r) + 1)).T.rename_axis('method')
+        methods = [name for name in stages('advantage') if name not in needy_advantages()]
+    rows = {name: _mean_advantages(name, rollouts) for name in methods}
+    return pd.DataFrame(rows, index=range(1, len(rewards) + 1)).T.rename_axis('method')
+
+
+def _mean_advantages(name: str, rollouts: Rollouts) -> list[float]:
+    "The advantage of each answer by the method `name`, as the training loop computes it."
+    made = build_stages(recipe('reinforce', advantage=name))
+    lacking = _needs_a_model(made.advantage.needs)
+    if lacking:
+        raise ValueError(f"{name} needs {', '.join(sorted(lacking))}, which there is only with a "
+                         "model: train with it, or choose another method.")
+    return advantages(made, rollouts).mean(1).tolist()
+
+
+def needy_advantages() -> dict[str, tuple]:
+    "Registered advantages that look at more than rewards: name -> what they need."
+    needs = {name: ready(name, 'advantage').needs for name in stages('advantage')}
+    return {name: wanted for name, wanted in needs.items() if _needs_a_model(wanted)}
 
 # %% ../../nbs/widgets/02_explorers.ipynb #2dc126bb
 def tinted(value: float, limit: float) -> str:
@@ -259,13 +282,6 @@ def advantage_html(rewards, *, methods=None, greedy: float = 0.0) -> str:
         rows.append(f"<tr>{element('td', html.escape(name), look)}{''.join(cells)}</tr>")
     return table_html(f'<tr>{head}</tr>', ''.join(rows))
 
-# %% ../../nbs/widgets/02_explorers.ipynb #b14eac71
-def needy_advantages() -> dict[str, tuple]:
-    "Registered advantages that look at more than rewards: name -> what they need."
-    have = set(playable_signals(torch.zeros(2)))
-    known = stages('advantage')
-    return {name: info.needs for name, info in known.items() if not set(info.needs) <= have}
-
 # %% ../../nbs/widgets/02_explorers.ipynb #4877aec0
 def advantage_playground(rewards=(1., 0., 0., 0., 0., 0.5), *, methods=None) -> Panel:
     """A panel with a fader for each reward of one group, and all advantages below.
@@ -290,19 +306,14 @@ def advantage_playground(rewards=(1., 0., 0., 0., 0., 0.5), *, methods=None) -> 
     return Panel(draw, controls, title='Advantage playground: one group, every method',
                  frames=[{}, all_right], width=560)
 
-# %% ../../nbs/widgets/02_explorers.ipynb #52faddf6
-def _as_recipe(given):
-    "A recipe, from itself or from its name."
-    return recipe(given) if isinstance(given, str) else given
-
 # %% ../../nbs/widgets/02_explorers.ipynb #237d3cb1
 def recipe_rows(a, b, *, everything: bool = False) -> pd.DataFrame:
     """Fields in which two recipes differ: columns `a`, `b`, `differs`.
 
     a, b: recipes or their names. everything: all fields, those that agree as well.
     """
-    first = _as_recipe(a)
-    second = _as_recipe(b)
+    first = as_recipe(a)
+    second = as_recipe(b)
     rows = {}
     for field in STAGE_FIELDS + LOOP_FIELDS:
         x = getattr(first, field)
@@ -332,8 +343,8 @@ def stage_code_diff(a, b) -> str:
     single = [field for field in STAGE_FIELDS if field != 'regularisers']
     blocks = []
     for field in recipe_rows(a, b).index.intersection(single):
-        old = getattr(_as_recipe(a), field).info.fn
-        new = getattr(_as_recipe(b), field).info.fn
+        old = getattr(as_recipe(a), field).info.fn
+        new = getattr(as_recipe(b), field).info.fn
         if old is not new:
             blocks.append(f'<b>{field}</b>' + _code_diff(old, new))
     return element('div', '<br>'.join(blocks), 'margin-top:8px') if blocks else ''
@@ -355,7 +366,7 @@ def recipe_difference_html(a, b, *, everything: bool = False, code: bool = False
         left, right = ('#fde8d2', '#d8eaf7') if row.differs else ('#fff', '#fff')
         cells = _recipe_cell(row.Index) + _recipe_cell(row.a, left) + _recipe_cell(row.b, right)
         rows.append(f'<tr>{cells}</tr>')
-    names = ['', _as_recipe(a).name, _as_recipe(b).name]
+    names = ['', as_recipe(a).name, as_recipe(b).name]
     look = 'text-align:left;padding:3px 10px'
     head = ''.join(element('th', html.escape(name), look) for name in names)
     page = table_html(f'<tr>{head}</tr>', ''.join(rows))

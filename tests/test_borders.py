@@ -1,0 +1,766 @@
+"""What foreign code may do at the borders of recipes, stages and runs, and what is said to it: a stage of somebody's own in any form, a name that is misspelt, a file that was changed by hand."""
+
+import dataclasses, functools, importlib, inspect, itertools, json, shutil
+import pytest, torch
+
+from conftest import noisy
+from rl4llm.core.pipeline import BY_KEYWORD, ARGUMENTS, build_stages, parts_of, ready
+from rl4llm.core.registry import (
+    KINDS,
+    RECIPES,
+    STAGE_FIELDS,
+    STAGES,
+    Recipe,
+    StageInfo,
+    as_recipe,
+    find_recipe,
+    recipe,
+    recipe_from_dict,
+    stages,
+    use,
+    vary,
+)
+from rl4llm.training.callbacks import Checkpoint
+from rl4llm.training.checkpoints import latest_checkpoint, read_checkpoint, unpack_stages
+from rl4llm.training.loop import train
+from rl4llm.training.real_models import for_text
+from rl4llm.training.records import Run
+from test_contracts import (
+    GROUP,
+    batch,
+    fn_of,
+    over,
+    problems,
+    signals,
+    small_policy as random_policy,
+    some_rollouts,
+)
+
+
+def said(call, *kinds):
+    "What a call raises, which must be a sentence on one line."
+    with pytest.raises(kinds or (ValueError, TypeError, KeyError, FileNotFoundError)) as error:
+        call()
+    text = str(error.value.args[0])
+    assert '\n' not in text and ' ' in text, text
+    return text
+
+
+# stages of somebody's own
+
+
+def apart(value):
+    "A copy in which no two tensors share memory."
+    if torch.is_tensor(value):
+        return value.clone()
+    if isinstance(value, dict):
+        return {name: apart(part) for name, part in value.items()}
+    return (
+        dataclasses.replace(value, **apart(vars(value))) if hasattr(value, 'prompt_ids') else value
+    )
+
+
+def inputs(kind):
+    "What stages of a kind are given, by name."
+    logp, logp_old, adv, mask = batch(torch.float32)
+    r = apart(some_rollouts())
+    known = dict(
+        rewards=r.rewards,
+        group=GROUP.clone(),
+        rollouts=r,
+        adv=adv,
+        logp=logp,
+        logp_old=logp_old,
+        mask=mask,
+        loss=logp.square(),
+        policy=random_policy(),
+        items=list(problems()[:2]),
+    )
+    found = {name: known[name] for name in ARGUMENTS[kind]}
+    return {**found, 'group': 2} if kind == 'sampler' else found
+
+
+def more(info):
+    "The signals and keywords of a stage beside them."
+    keywords = dict(whole=batch()[3], seed=1, temperature=1.0)
+    return {
+        **signals(info, torch.float32),
+        **{name: keywords[name] for name in BY_KEYWORD.get(info.kind, ())},
+    }
+
+
+def in_order(info, names):
+    "The stage as a plain function whose parameters stand in this order."
+    fn = fn_of(info)
+    named = ', '.join(f'{name}={name}' for name in names)
+    room = {}
+    needs = [*info.needs, *BY_KEYWORD.get(info.kind, ())]
+    after = ''.join(f', {name}' for name in (['*'] + needs if needs else []))
+    passed = ''.join(f', {name}={name}' for name in needs)
+    exec(f'def own({", ".join(names)}{after}): return fn({named}{passed})', dict(fn=fn), room)
+    return room['own']
+
+
+def equal(a, b):
+    if isinstance(a, tuple):
+        return all(map(equal, a, b))
+    if torch.is_tensor(a):
+        return torch.equal(a, b)
+    return torch.equal(a.tokens, b.tokens) if hasattr(a, 'tokens') else type(a) is type(b)
+
+
+def one_of_each():
+    return [
+        next(iter(i for i in stages(kind).values() if i.module.startswith('rl4llm')))
+        for kind in ARGUMENTS
+    ]
+
+
+@pytest.mark.parametrize('info', one_of_each(), ids=lambda info: info.kind)
+def test_parameters_may_stand_in_any_order(info):
+    given = inputs(info.kind)
+    right = fn_of(info)(*given.values(), **more(info))
+    for names in itertools.permutations(given):
+        assert equal(ready(in_order(info, names), info.kind)(*given.values(), **more(info)), right)
+    names = list(given)
+    for i, j in itertools.permutations(
+        range(len(names)), 2
+    ):  # a known name at another's place, and one is not there
+        mixed = [
+            'other' if k == j else names[j] if k == i else name for k, name in enumerate(names)
+        ]
+        fn = eval(f'lambda {", ".join(mixed)}, **more: None')
+        text = said(lambda: ready(fn, info.kind), ValueError)
+        assert (
+            f"has {names[j]} where {names[i]} is given" in text and f"({', '.join(names)})" in text
+        )
+
+
+@pytest.mark.parametrize('kind', ARGUMENTS)
+def test_a_stage_that_cannot_be_called_is_refused_before_training(kind):
+    names = list(ARGUMENTS[kind])
+    for head in (names[:-1], [*names, 'another']):
+        if (
+            head == []
+            or kind in ('advantage', 'select', 'objective', 'regulariser')
+            and 'another' in head
+        ):
+            continue  # there it is a signal, refused as such
+        text = said(lambda: ready(eval(f'lambda {", ".join(head)}: None'), kind), ValueError)
+        assert kind in text and ', '.join(names) in text
+
+
+def test_other_names_are_called_by_position_and_bound_knobs_are_no_signals():
+    def own(paid, team, *, power):
+        return paid**power
+
+    made = ready(use(own, power=2), 'advantage')
+    assert made.needs == () and made(torch.tensor([3.0]), torch.tensor([0])).tolist() == [9.0]
+    assert 'lengths where group is given' in said(
+        lambda: ready(lambda rewards, lengths: rewards, 'advantage')
+    )
+
+
+@over(*ARGUMENTS)
+def test_no_stage_changes_what_it_is_given(info):
+    given = inputs(info.kind)
+    ready(info.name, info.kind)(*given.values(), **more(info))  # would be refused
+
+
+WAYS = {
+    'in place': lambda x: x.zero_(),
+    'a part': lambda x: x[:1].fill_(0),
+    'a view': lambda x: x.view(-1).zero_(),
+}
+
+
+@pytest.mark.parametrize(
+    'kind', [kind for kind in ARGUMENTS if kind not in ('sampler', 'reference')]
+)
+def test_whatever_a_stage_changes_is_named(kind):
+    names = ARGUMENTS[kind]
+    for part, (value, _) in parts_of(
+        inputs(kind)
+    ).items():  # each tensor, those of the rollouts too
+        for way in WAYS.values() if torch.is_tensor(value) else ():
+            given = inputs(kind)
+
+            def spoil(*args, **more):
+                return way(parts_of(dict(zip(names, args)))[part][0])
+
+            assert f'changed {part},' in said(
+                lambda: ready(spoil, kind)(*given.values()), ValueError
+            )
+
+
+def test_a_record_that_is_replaced_is_named():
+    def own(rollouts, adv):
+        rollouts.rewards = rollouts.rewards - 1
+
+    def other(rollouts, adv):
+        rollouts.signals['mine'] = adv
+
+    for fn, part in ((own, 'rewards'), (other, 'signals.mine')):
+        assert f'{fn.__name__} changed rollouts.{part},' in said(
+            lambda: ready(fn, 'select')(*inputs('select').values())
+        )
+
+
+# what comes back
+
+JUNK = {
+    'None': None,
+    'a column': torch.ones(1),
+    'too few': torch.ones(3),
+    'a text': 'text',
+    'an object': object(),
+    'a table': {},
+    'three things': (1, 2, 3),
+    'a whole number': torch.tensor(2),
+}
+
+
+def own_stage(kind, junk):
+    "A stage that returns something else than its kind does."
+
+    class curious:
+        def __init__(self, task):
+            pass
+
+        def sample(self, count, *, seed):
+            return junk
+
+    def own(*args, **given):
+        return junk
+
+    def reward(prompts, completions):
+        return junk
+
+    return {'curriculum': curious, 'reward': reward}.get(kind, own)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('junk', JUNK)
+def test_a_stage_of_any_kind_that_returns_something_else_is_named(kind, junk, small_policy, easy):
+    field = 'regularisers' if kind == 'regulariser' else kind
+    own = own_stage(kind, JUNK[junk])
+    small = recipe(
+        'grpo',
+        reward=use(noisy),
+        sampler=use('sample', max_new_tokens=3),
+        prompts=2,
+        group=2,
+        advantage='reinforce',
+        regularisers='kl_penalty',
+    )
+    text = said(
+        lambda: train(small_policy, easy, small.but(**{field: own}), steps=1), ValueError, TypeError
+    )
+    assert own.__name__ in text and ('wanted' in text or 'does not depend' in text)
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        dict(objective=lambda logp, logp_old, adv, mask: -adv * logp.detach()),
+        dict(aggregate=lambda loss, mask, whole: loss.detach().sum()),
+        dict(aggregate=lambda loss, mask, whole: torch.tensor(float(loss.sum()))),
+    ],
+)
+def test_a_loss_without_a_gradient_is_named(change, small_policy, easy):
+    small = recipe(
+        'grpo',
+        reward=use(noisy),
+        sampler=use('sample', max_new_tokens=3),
+        prompts=2,
+        group=2,
+        advantage='reinforce',
+    )
+    assert 'does not depend on logp' in said(
+        lambda: train(small_policy, easy, small.but(**change), steps=1), ValueError
+    )
+
+
+def test_a_curriculum_without_problems_is_refused(small_policy, easy):
+    def own(task):
+        return task
+
+    assert 'the curriculum own has no method sample(count, *, seed)' in said(
+        lambda: train(small_policy, easy, recipe('grpo', curriculum=own), steps=1)
+    )
+
+
+# what lies in the folder of a run
+
+
+def stored(folder, policy, task, *, steps=3, **changes):
+    "A short run with a checkpoint at every step, the first of which stays; and how to train on."
+    small = recipe(
+        'grpo',
+        reward=use(noisy),
+        sampler=use('sample', max_new_tokens=3),
+        prompts=2,
+        group=2,
+        advantage='reinforce',
+        **changes,
+    )
+    start = policy.clone()
+    run = train(start, task, small, steps=steps, path=folder, callbacks=[Checkpoint(every=1)])
+    return run, lambda steps=steps: train(
+        policy.clone(), task, small, steps=steps, path=folder, callbacks=[Checkpoint(every=1)]
+    )
+
+
+def without_times(rows):
+    return [{k: v for k, v in row.items() if not k.startswith('seconds')} for row in rows]
+
+
+WRONG = {
+    'step': [None, '3', 2, True, -1],
+    'sha256': [None, 5],
+    'stages': [None, [], {'curriculum': 3}],
+    'run': [None, 'mine'],
+    'metrics': [{}, [1], [{'reward': 1}], [{'step': '0'}], [{'step': True}]],
+}
+
+
+def test_every_field_of_a_state_is_looked_at(tmp_path, small_policy, easy):
+    stored(tmp_path, small_policy, easy)
+    file = tmp_path / 'checkpoints' / '00000003' / 'state.json'
+    good = json.loads(file.read_text())
+    assert set(good) == set(WRONG), "a field is written that nobody looks at"
+    for field, values in WRONG.items():
+        for value in [*values, 'missing'] if field in ('step', 'sha256', 'stages') else values:
+            file.write_text(
+                json.dumps({k: v for k, v in {**good, field: value}.items() if v != 'missing'})
+            )
+            text = said(lambda: read_checkpoint(file.parent), ValueError)
+            assert f'00000003/state.json: {field} ' in text and 'wanted' in text
+            with pytest.warns(UserWarning, match=f'{field} .*using the one before it'):
+                assert latest_checkpoint(tmp_path / 'checkpoints')[0]['step'] == 2
+    file.write_text('[]')
+    assert 'state.json holds a list' in said(lambda: read_checkpoint(file.parent), ValueError)
+
+
+WRONG_RUN = {
+    'recipe': [None, 'grpo', {}, {'name': 3}],
+    'task': [None, 3],
+    'model': [None, 3],
+    'seed': [None, '0', True],
+    'steps': [None, '3', True],
+    'seconds': [None, '3'],
+}
+
+
+def test_every_field_of_a_run_that_is_read_is_looked_at(tmp_path, small_policy, easy):
+    _, again = stored(tmp_path, small_policy, easy, steps=1)
+    file = tmp_path / 'run.json'
+    good = json.loads(file.read_text())
+    for field, values in WRONG_RUN.items():
+        for value in [*values, 'missing'] if field not in ('steps', 'seconds') else values:
+            file.write_text(
+                json.dumps({k: v for k, v in {**good, field: value}.items() if v != 'missing'})
+            )
+            for call in (again, lambda: Run.load(tmp_path)):
+                assert f'run.json: {field} is ' in said(call, ValueError)
+    file.write_text('[]')
+    assert 'run.json holds a list' in said(again, ValueError)
+
+
+def test_the_state_of_a_stage_that_does_not_fit_is_named():
+    class counting:
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            self.seen = state['seen']
+
+    assert 'no state of the curriculum' in said(
+        lambda: unpack_stages(dict(curriculum=counting()), {}, {}), ValueError
+    )
+    assert 'of the curriculum does not fit counting' in said(
+        lambda: unpack_stages(dict(curriculum=counting()), dict(curriculum={}), {}), ValueError
+    )
+
+
+def test_rows_are_kept_when_checkpoints_are_gone(tmp_path, small_policy, easy):
+    run, again = stored(tmp_path, small_policy, easy)
+    before = (tmp_path / 'metrics.jsonl').read_text()
+    shutil.rmtree(tmp_path / 'checkpoints')
+    with pytest.warns(UserWarning, match='metrics of 3 steps, but no checkpoint.*replaced.jsonl'):
+        new = again()
+    assert (tmp_path / 'replaced.jsonl').read_text() == before and without_times(
+        new.rows
+    ) == without_times(run.rows)
+
+
+def test_rows_without_a_run_are_not_written_over(tmp_path, small_policy, easy):
+    _, again = stored(tmp_path, small_policy, easy)
+    shutil.rmtree(tmp_path / 'checkpoints')
+    (tmp_path / 'run.json').unlink()
+    before = (tmp_path / 'metrics.jsonl').read_text()
+    assert 'metrics of 3 steps and 0 evaluations, but no run.json' in said(again, ValueError)
+    assert (tmp_path / 'metrics.jsonl').read_text() == before and not (
+        tmp_path / 'run.json'
+    ).exists()
+
+
+def test_metrics_of_another_run_are_refused(tmp_path, small_policy, easy):
+    run, again = stored(tmp_path / 'mine', small_policy, easy)
+    stored(tmp_path / 'other', small_policy, easy, lr=1e-2, temperature=2.0)
+    shutil.copy(tmp_path / 'other' / 'metrics.jsonl', tmp_path / 'mine')
+    before = (tmp_path / 'mine' / 'metrics.jsonl').read_text()
+    for call in (again, lambda: Run.load(tmp_path / 'mine')):
+        text = said(call, ValueError)
+        assert (
+            'metrics.jsonl is of another run than the checkpoints' in text
+            and 'up to step 2' in text
+        )
+    assert (tmp_path / 'mine' / 'metrics.jsonl').read_text() == before
+    (tmp_path / 'mine' / 'metrics.jsonl').unlink()
+    with pytest.warns(UserWarning, match='nothing is lost'):
+        assert without_times(again(4).rows)[:3] == without_times(run.rows)
+
+
+# stages of somebody's own in stored recipes
+
+
+def through_json(made):
+    return json.loads(json.dumps(made.to_dict()))
+
+
+def shadow():
+    "Functions with the names of stages of the library, each another thing."
+
+    def grpo(rewards, group):
+        return rewards
+
+    def keep_all(rollouts, adv):
+        return adv, adv
+
+    def ppo_clip(logp, logp_old, adv, mask):
+        return logp
+
+    def entropy_bonus(logp, mask):
+        return logp
+
+    def aggregate(loss, mask, *, whole=None):
+        return loss.sum()
+
+    def correct(prompts, completions):
+        return prompts
+
+    def sample(policy, items, group, *, seed, temperature):
+        return policy
+
+    def fixed_reference(policy):
+        return policy
+
+    class uniform:
+        pass
+
+    return dict(
+        advantage=grpo,
+        select=keep_all,
+        objective=ppo_clip,
+        regularisers=entropy_bonus,
+        aggregate=aggregate,
+        reward=correct,
+        sampler=sample,
+        reference=fixed_reference,
+        curriculum=uniform,
+    )
+
+
+@pytest.mark.parametrize('field', STAGE_FIELDS)
+def test_a_stored_stage_of_ones_own_is_never_taken_for_ours(field, monkeypatch):
+    own = shadow()[field]
+    kind = field.removesuffix('s')
+    assert own.__name__ in stages(kind)
+    for fn in (own, use(own)):
+        made = recipe('grpo', **{field: fn})
+        text = said(lambda: recipe_from_dict(through_json(made)), ValueError)
+        assert own.__name__ in text and own.__module__ in text and 'which is not here' in text
+    assert 'an object made with functools:partial' not in said(
+        lambda: recipe_from_dict(through_json(recipe('grpo', **{field: functools.partial(own)}))),
+        ValueError,
+    )
+    own.__qualname__ = f'own_{own.__name__}'
+    monkeypatch.setitem(globals(), own.__qualname__, own)
+    assert recipe_from_dict(through_json(made)) == made  # it is here
+
+
+def test_the_place_of_a_stage_of_ones_own_does_not_count(monkeypatch):
+    own = shadow()['advantage']
+    made = recipe('grpo', advantage=own)
+    before = made.fingerprint()
+    monkeypatch.setattr('rl4llm.core.registry._own_place', lambda bound, kind: {})
+    assert made.fingerprint() == before and recipe('grpo').fingerprint() != before
+
+
+def test_a_registered_stage_of_ones_own_is_stored_with_its_place(monkeypatch):
+    def mine(rewards, group):
+        return rewards
+
+    monkeypatch.setitem(STAGES, ('advantage', 'mine'), StageInfo('mine', 'advantage', mine))
+    stored = through_json(recipe('grpo', advantage='mine'))
+    assert 'which is not here' in said(lambda: recipe_from_dict(stored), ValueError)
+    assert all(
+        'function' not in bound
+        for name in RECIPES
+        for bound in through_json(recipe(name)).values()
+        if isinstance(bound, dict)
+    )  # ours are stored by name
+
+
+# what a recipe and a run are made of
+
+
+def test_a_recipe_completes_itself():
+    assert Recipe('x', advantage='grpo', regularisers='entropy_bonus') == vary(
+        Recipe('x'), advantage='grpo', regularisers=('entropy_bonus',)
+    )
+    for bad, words in (
+        (dict(advantage=None), 'advantage is None'),
+        (dict(objective='grpo'), 'stage of kind advantage'),
+        (dict(lr=-1), 'lr is -1'),
+        (dict(regularisers=(3,)), 'regulariser is 3'),
+    ):
+        assert words in said(lambda: Recipe('x', **bad), TypeError, ValueError)
+
+
+def test_for_text_twice_is_for_text_once():
+    for name in RECIPES:
+        once = for_text(name, max_new_tokens=100, lr=2e-6)
+        assert for_text(once, max_new_tokens=100, lr=2e-6) == once
+
+
+def test_what_is_no_policy_task_or_recipe_is_named(small_policy, easy):
+    right = dict(policy=small_policy, task=easy, recipe=recipe('grpo'))
+    junk = [*right.values(), None, 5, small_policy.model, torch.nn.Linear(2, 2), [1]]
+    for field in right:
+        for other in junk:
+            if other is right[field]:
+                continue
+            text = said(lambda: train(**{**right, field: other}, steps=1), TypeError)
+            assert f'the {field} is ' in text and 'wanted' in text
+    assert 'Policy(model, tokenizer)' in said(
+        lambda: train(small_policy.model, easy, 'grpo', steps=1)
+    )
+    assert "the policy is 'countdown/easy', which is a task" in said(
+        lambda: train('countdown/easy', 'tiny', 'grpo', steps=1)
+    )
+    for call in (
+        recipe,
+        as_recipe,
+        for_text,
+        find_recipe,
+        lambda given: recipe('grpo').diff(given),
+    ):
+        for given in (5, small_policy):
+            assert 'wanted a Recipe or the name of one' in said(lambda: call(given), TypeError)
+
+
+# names
+
+REWARDS = [1.0, 0.0]
+
+
+def public(place):
+    "A function by its module and name."
+    module, name = place.rsplit('.', 1)
+    return getattr(importlib.import_module(f'rl4llm.{module}'), name)
+
+
+def first(place, *after, **more):
+    return lambda given: public(place)(given, *after, **more)
+
+
+def by_key(place, key, *before, **more):
+    return lambda given: public(place)(*before, **more, **{key: given})
+
+
+MISSPELT = {
+    'recipe': ('grpoo', 'grpo'),
+    'stage': ('ppo_clipp', 'ppo_clip'),
+    'kind': ('advantges', 'advantage'),
+    'study': ('clip_hihger', 'clip_higher'),
+    'claim': ('nsr_kepes', 'nsr_keeps'),
+    'task': ('countdwon', 'countdown'),
+    'level': ('eesy', 'easy'),
+    'base': ('tiny-v11', 'tiny-v1'),
+    'policy': ('tinny', 'tiny'),
+    'exercise': ('E11', '1.1'),
+    'family': ('advantags', 'advantages'),
+    'status': ('buildt', 'built'),
+    'verdict': ('reprodused', 'reproduced'),
+    'split': ('tset', 'test'),
+    'benchmark': ('cpuu', 'cpu'),
+    'setting': ('sead', 'seed'),
+    'metric': ('entrpy', 'entropy'),
+    'field': ('epcohs', 'epochs'),
+    'knob': ('cof', 'coef'),
+}
+LOOKED_UP = {
+    'core.registry.recipe': ('recipe', first),
+    'core.registry.find_recipe': ('recipe', first),
+    'core.registry.as_recipe': ('recipe', first),
+    'core.registry.find_stage': ('stage', first),
+    'core.registry.stages': ('kind', first),
+    'core.registry.stage': ('kind', first),
+    'core.registry.check_kind': ('kind', first),
+    'core.method_map.recipe_tree': ('recipe', first),
+    'core.method_map.changes_of': ('recipe', first),
+    'core.method_map.is_placebo': ('recipe', first),
+    'core.method_map.recipe_map': ('recipe', first),
+    'core.policy.as_policy': ('policy', first),
+    'core.settings_file.parse_key': ('setting', lambda place: first(place, '1')),
+    'training.real_models.for_text': ('recipe', first),
+    'training.real_models.real_policy': ('policy', first),
+    'training.pretraining.base_spec': ('base', first),
+    'training.callbacks.check_metrics': (
+        'metric',
+        lambda place: lambda given: first(place, ['entropy', 'reward'])([given]),
+    ),
+    'tasks.protocol.task': ('task', first),
+    'tasks.protocol.levels': ('task', first),
+    'tasks.protocol.as_task': ('task', first),
+    'course.exercises.exercise_named': ('exercise', first),
+    'course.exercises.review_answer': ('exercise', lambda place: first(place, 1)),
+    'course.exercises.check_answer': ('exercise', lambda place: first(place, 1)),
+    'studies.study.study_named': ('study', first),
+    'studies.study.load_study': ('study', first),
+    'studies.frontiers.store_frontiers': ('study', first),
+    'studies.frontiers.frontier_verdict': ('study', first),
+    'studies.frontiers.not_there_yet': ('study', first),
+    'studies.frontiers.plot_study': ('study', first),
+    'studies.tryouts.tryout_of': ('recipe', first),
+    'studies.tryouts.tryout_recipe': ('recipe', first),
+    'studies.tryouts.try_out': ('recipe', first),
+    'studies.tryouts.placebos_of': ('recipe', first),
+    'studies.tryouts.over_placebo': ('recipe', lambda place: first(place, {})),
+    'studies.tryouts.acts': ('recipe', first),
+    'studies.tryouts.tryout_line': ('recipe', first),
+    'studies.probes.probe_recipe': ('recipe', first),
+    'studies.probes.probe': ('recipe', first),
+    'atlas.claims.study_arms': ('study', first),
+    **{
+        f'atlas.claims.{name}': ('claim', first)
+        for name in (
+            'claim_named',
+            'claim_table',
+            'claim_verdict',
+            'why_earlier_loop',
+            'measured_verdict',
+            'why_waiting',
+            'claim_rows',
+            'then',
+            'claim_html',
+        )
+    },
+    'atlas.catalogue.table': ('family', first),
+    'atlas.explorer.atlas_rows': ('family', first),
+    'atlas.explorer.atlas_explorer': ('family', first),
+    'app.benchmarks.load_benchmark': ('benchmark', first),
+    'scaling.config_files.load_config': ('recipe', first),
+    'widgets.explorers.recipe_differ': ('recipe', lambda place: first(place, 'grpo')),
+}
+MORE = {  # further arguments of these, and lists of names
+    'a stage of a kind': ('stage', by_key('core.registry.find_stage', 'name', kind='objective')),
+    'the kind of a stage': ('kind', by_key('core.registry.find_stage', 'kind', 'grpo')),
+    'a field': ('field', lambda given: recipe('grpo', **{given: 1})),
+    'a parent': ('recipe', lambda given: recipe('grpo').diff(given)),
+    'a recipe to compare with': ('recipe', by_key('widgets.explorers.recipe_differ', 'b', 'grpo')),
+    'advantages': (
+        'recipe',
+        lambda given: first('widgets.explorers.advantage_table', methods=[given])(REWARDS),
+    ),
+    'a stage in a recipe': ('stage', lambda given: build_stages(recipe('grpo', objective=given))),
+    'a knob': ('knob', lambda given: use('kl_penalty', **{given: 1})),
+    'tryouts': ('recipe', lambda given: public('studies.tryouts.tryout_table')(None, [given])),
+    'probes': ('recipe', lambda given: first('studies.probes.changed_probes')([given])),
+    'probes to store': (
+        'recipe',
+        lambda given: first('studies.probes.store_probes', why='none')([given]),
+    ),
+    'probe names': ('recipe', lambda given: first('studies.probes.probes_named')([given])),
+    'a status': ('status', by_key('atlas.catalogue.table', 'status')),
+    'a shown status': ('status', by_key('atlas.explorer.atlas_rows', 'status')),
+    'a verdict': ('verdict', by_key('atlas.explorer.atlas_rows', 'verdict')),
+    'a level': ('level', lambda given: public('tasks.protocol.task')('countdown', given)),
+    'a level in a name': (
+        'level',
+        lambda given: first('tasks.protocol.as_task')(f'countdown/{given}'),
+    ),
+    'a split': (
+        'split',
+        lambda given: public('tasks.protocol.task')('countdown').sample(1, seed=0, split=given),
+    ),
+    'a policy to train': ('policy', lambda given: train(given, 'countdown', 'grpo', steps=1)),
+    'a task to train on': ('task', lambda given: train(random_policy(), given, 'grpo', steps=1)),
+    'a recipe to train by': (
+        'recipe',
+        lambda given: train(random_policy(), 'countdown', given, steps=1),
+    ),
+}
+NOT_LOOKED_UP = """analysis.plots.method_look course.exercises.exercise core.lazy.index core.lazy.places_of core.lazy.attach core.policy.model_folder core.registry.nearest_names core.registry.add_recipe core.rollouts.check_shape core.rollouts.check_drawn
+core.rollouts.check_problems core.reward_calls.as_rewards core.settings_file.close_names core.settings_file.nearest core.settings_file.check_name core.signals.check_needs core.signals.source_of core.sources.file_of core.sources.notebook_of
+core.pipeline.check_unchanged core.pipeline.check_returned analysis.passk.whole_numbers analysis.forks.plot_forks oracle.estimators.tree_has oracle.estimators.statistic_of rewards.spurious.check_rate scaling.config_files.check_recipe
+studies.frontiers.verdict_file studies.frontiers.path_from_counts studies.study.study_file studies.probes.checksum studies.tryouts.explain tasks.protocol.add_task training.pretraining.add_base training.pretraining.card_rows
+widgets.panels.check_knob""".split()  # names that the caller makes up, places where something would be, or a question with the answer no
+
+
+def takes_a_name(parameter):
+    return parameter.name in ('name', 'claim', 'kind', 'root', 'family') and 'list' not in str(
+        parameter.annotation
+    )
+
+
+@functools.cache
+def functions_of_names():
+    "Public functions whose first parameter is called a name."
+    found = set()
+    for module in importlib.import_module('rl4llm._modidx').d['syms']:
+        made = importlib.import_module(module)
+        for name in made.__all__:
+            fn = getattr(made, name)
+            if not inspect.isfunction(fn) or module.startswith('rl4llm.app.cli'):
+                continue
+            parameters = list(inspect.signature(fn).parameters.values())
+            if parameters and takes_a_name(parameters[0]):
+                found.add(f'{module.removeprefix("rl4llm.")}.{name}')
+    return found
+
+
+def test_every_function_of_a_name_is_asked():
+    unknown = functions_of_names() - set(LOOKED_UP) - set(NOT_LOOKED_UP)
+    assert not unknown, (
+        f"add {sorted(unknown)} to LOOKED_UP with a misspelt name, or to NOT_LOOKED_UP"
+    )
+
+
+@pytest.mark.parametrize('place', LOOKED_UP)
+def test_a_misspelt_name_is_answered(place):
+    what, how = LOOKED_UP[place]
+    answered(what, how(place))
+
+
+@pytest.mark.parametrize('what', MORE)
+def test_a_misspelt_name_at_another_place_is_answered(what):
+    answered(*MORE[what])
+
+
+def answered(what, call):
+    given, right = MISSPELT[what]
+    text = said(lambda: call(given))
+    assert given in text and right in text.replace(given, ''), text
+
+
+def test_a_paper_is_a_number():
+    from rl4llm.core.citations import cited
+
+    assert (
+        cited(None) == ''
+        and cited(17)
+        and 'wanted its number' in said(lambda: cited('17'), TypeError)
+    )

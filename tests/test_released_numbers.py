@@ -1,0 +1,150 @@
+"""What released functions give on one fixed batch, beside ours.
+
+The numbers were computed with the functions of the releases in rl4llm/assets/atlas/releases.yaml, in their versions there: verl's losses and
+advantages, Lp-Reg's, AReaL's, DPH-RL's and RLVR-Decomposed's. A loss has its value and one number for its gradient."""
+
+import pytest, torch
+from rl4llm.advantages import (
+    gpg,
+    negative,
+    opo,
+    optimal_token_baseline,
+    positive,
+    reinforce_plus_plus_baseline,
+    weighted_reinforce,
+)
+from rl4llm.core.numerics import masked_mean
+from rl4llm.objectives import (
+    aggregate,
+    cispo,
+    clip_cov,
+    decoupled_ppo,
+    dual_clip,
+    f_divergence,
+    gmpo,
+    gspo_token,
+    kl_cov,
+    lp_reg,
+    sapo,
+)
+from rl4llm.objectives.low_probability import KAPPAS
+
+N, T = 6, 5
+PLACE = torch.arange(N * T).double().reshape(N, T)
+
+
+def wave(speed):
+    return torch.sin(1 + speed * PLACE)
+
+
+OLD = -1 - 0.8 * wave(1.3)
+LOGP, BEHAVE, PROXY = OLD + 0.6 * wave(2.1), OLD + 0.4 * wave(0.7), OLD + 0.2 * (1 + wave(1.7))
+MASK = torch.arange(T) < torch.tensor([5, 3, 4, 2, 5, 1])[:, None]
+ADV = torch.tensor([1.5, -0.5, -1, 2, -2, 0.7]).double()[:, None].expand(N, T)
+REWARDS, GROUP = torch.tensor([1.0, 0, 0, 1, 1, 0]).double(), torch.tensor([0, 0, 0, 1, 1, 1])
+PROXIES = PROXY[..., None].expand(N, T, len(KAPPAS))
+TOKENS, ROWS = 'token-mean', 'seq-mean-token-mean'
+
+
+def number(x):
+    return round((x * torch.cos(PLACE) * MASK).sum().item(), 6)
+
+
+def of_loss(loss):
+    "Value of a loss of the log-probabilities, and its gradient as one number."
+    logp = LOGP.clone().requires_grad_()
+    value = loss(logp)
+    return round(value.item(), 6), number(torch.autograd.grad(value, logp)[0])
+
+
+LOSSES = {
+    'dual_clip': (dual_clip, TOKENS, dict(c=1.5), dict(c=9.0), (0.224382, 0.013473)),
+    'gspo_token': (
+        gspo_token,
+        ROWS,
+        dict(low=0.05, high=0.1),
+        dict(low=0.9, high=0.9),
+        (-0.166228, -0.099856),
+    ),
+    'cispo': (cispo, TOKENS, {}, dict(cap=9.0), (-0.063745, 0.170814)),
+    'sapo': (sapo, ROWS, {}, dict(tau_neg=3.0), (-0.381682, 0.292749)),
+    'gmpo': (gmpo, ROWS, dict(low=0.3, high=0.4), dict(low=9.0, high=9.0), (-0.149376, 0.120763)),
+    'kl_cov': (
+        kl_cov,
+        TOKENS,
+        dict(fraction=0.2),
+        dict(fraction=0.2, coef=0.0),
+        (0.185848, 0.201081),
+    ),
+    'clip_cov': (
+        clip_cov,
+        TOKENS,
+        dict(fraction=1.0, lower=0.3, tokens=PLACE.long()),
+        dict(lower=4.9, tokens=PLACE.long()),
+        (0.232338, 0.145888),
+    ),
+    'lp_reg': (
+        lp_reg,
+        TOKENS,
+        dict(share=0.5, old_min_p_proxies=PROXIES),
+        dict(share=0.5, beta=0.0, old_min_p_proxies=PROXIES),
+        (0.185907, 0.233731),
+    ),
+    'decoupled_ppo': (
+        decoupled_ppo,
+        TOKENS,
+        dict(logp_behave=BEHAVE, cap=1.3),
+        dict(logp_behave=BEHAVE),
+        (0.11035, 0.024714),
+    ),
+}
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_losses(name):
+    "And with other knobs the number is another one: what is compared is at work."
+    objective, mode, knobs, others, stored = LOSSES[name]
+    ours = lambda knobs: of_loss(
+        lambda logp: aggregate(objective(logp, OLD, ADV, MASK, **knobs), MASK, mode)
+    )
+    assert ours(knobs) == pytest.approx(stored, abs=2e-6) and ours(others) != pytest.approx(
+        stored, abs=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    'divergence, stored',
+    [
+        ('forward_kl', (0.085856, 0.036297)),
+        ('js', (0.044091, 0.019563)),
+        ('alpha', (0.090847, 0.041816)),
+    ],
+)
+def test_divergences_of_stored_answers(divergence, stored):
+    assert of_loss(
+        lambda logp: masked_mean(f_divergence(logp, OLD, divergence=divergence), MASK)
+    ) == pytest.approx(stored, abs=2e-6)
+
+
+ADVANTAGES = {
+    'opo': (opo, dict(lengths=MASK.sum(1)), -2.755363),
+    'gpg': (gpg, {}, -5.934244),
+    'optimal_token_baseline': (
+        optimal_token_baseline,
+        dict(mask=MASK, logp_old=OLD, old_collision=(2 * OLD).exp() + 0.5 * (1 - OLD.exp()) ** 2),
+        -3.444978,
+    ),
+    'reinforce_plus_plus_baseline': (reinforce_plus_plus_baseline, dict(mask=MASK), -6.701526),
+    'positive': (positive, {}, -3.48509),
+    'negative': (negative, {}, -3.905592),
+    'weighted_reinforce': (weighted_reinforce, {}, -4.254101),
+}
+
+
+@pytest.mark.parametrize('name', ADVANTAGES)
+def test_advantages(name):
+    advantage, knobs, stored = ADVANTAGES[name]
+    adv = advantage(REWARDS, GROUP, **knobs)
+    assert number(adv if adv.dim() == 2 else adv[:, None].expand(N, T)) == pytest.approx(
+        stored, abs=2e-6
+    )
