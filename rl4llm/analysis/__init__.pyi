@@ -15,6 +15,7 @@ from . import page as page
 from . import passk as passk
 from . import plots as plots
 from . import signal as signal
+from . import thoughts as thoughts
 from . import traces as traces
 from . import voting as voting
 from .boundary import Support as Support
@@ -172,6 +173,13 @@ from .signal import plot_signal as plot_signal
 from .signal import signal_estimate as signal_estimate
 from .signal import signal_map as signal_map
 from .signal import signal_share as signal_share
+from .thoughts import AttemptRead as AttemptRead
+from .thoughts import Thought as Thought
+from .thoughts import by_backtracks as by_backtracks
+from .thoughts import read_attempt as read_attempt
+from .thoughts import read_thought as read_thought
+from .thoughts import thought_summary as thought_summary
+from .thoughts import thought_table as thought_table
 from .traces import Replay as Replay
 from .traces import check_signals as check_signals
 from .traces import item_record as item_record

@@ -95,6 +95,7 @@ add_base('tiny-v1', 'The embedded base: 0.7M parameters, Countdown, modular chai
                     'Never retrained.',
          architecture=_TINY, mixture=MIXTURE, steps=1500, batch=256, bf16=True, shipped=True);
 
+# %% ../../nbs/training/05_pretraining.ipynb #6a200003
 _COUNTDOWNS = (
     ('countdown', {'numbers': 3}, .15),
     ('countdown', {'numbers': 4}, .5),
