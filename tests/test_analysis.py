@@ -1295,17 +1295,10 @@ def test_sub_answers_are_judged_exactly():
     from rl4llm.tasks import task_of
 
     item = problem(*COUNTDOWN)
-    assert [
-        on_course(item, t)
-        for t in (
-            '2 * 3 = 6',
-            '2 * 3 = 7',
-            '7 - 3 = 4',
-            '',
-            '2 * 3 = 6 ; 6 + 7 = 13',
-            '2 * 3 = 6 ; 7 - 6 = 1',
-        )
-    ] == [True, False, False, False, True, False]
+    for text in ('2 * 3 = 6', '2 * 3 = 6 ; 6 + 7 = 13'):
+        assert on_course(item, text)
+    for text in ('2 * 3 = 7', '7 - 3 = 4', '', '2 * 3 = 6 ; 7 - 6 = 1'):
+        assert not on_course(item, text)
     for seed in range(10):
         starts = gold_starts(item, seed=seed)
         assert (

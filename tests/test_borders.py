@@ -20,6 +20,7 @@ from rl4llm.core.registry import (
     use,
     vary,
 )
+from rl4llm.analysis.traces import replay
 from rl4llm.training.callbacks import Checkpoint
 from rl4llm.training.checkpoints import latest_checkpoint, read_checkpoint, unpack_stages
 from rl4llm.training.loop import train
@@ -239,23 +240,19 @@ def own_stage(kind, junk):
     return {'curriculum': curious, 'reward': reward}.get(kind, own)
 
 
+def short_recipe():
+    "A recipe whose steps take no time and have an advantage."
+    few = dict(prompts=2, group=2, sampler=use('sample', max_new_tokens=3))
+    return recipe('grpo', reward=use(noisy), advantage='reinforce', **few)
+
+
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('junk', JUNK)
 def test_a_stage_of_any_kind_that_returns_something_else_is_named(kind, junk, small_policy, easy):
     field = 'regularisers' if kind == 'regulariser' else kind
     own = own_stage(kind, JUNK[junk])
-    small = recipe(
-        'grpo',
-        reward=use(noisy),
-        sampler=use('sample', max_new_tokens=3),
-        prompts=2,
-        group=2,
-        advantage='reinforce',
-        regularisers='kl_penalty',
-    )
-    text = said(
-        lambda: train(small_policy, easy, small.but(**{field: own}), steps=1), ValueError, TypeError
-    )
+    changed = short_recipe().but(regularisers='kl_penalty').but(**{field: own})
+    text = said(lambda: train(small_policy, easy, changed, steps=1), ValueError, TypeError)
     assert own.__name__ in text and ('wanted' in text or 'does not depend' in text)
 
 
@@ -268,17 +265,13 @@ def test_a_stage_of_any_kind_that_returns_something_else_is_named(kind, junk, sm
     ],
 )
 def test_a_loss_without_a_gradient_is_named(change, small_policy, easy):
-    small = recipe(
-        'grpo',
-        reward=use(noisy),
-        sampler=use('sample', max_new_tokens=3),
-        prompts=2,
-        group=2,
-        advantage='reinforce',
-    )
+    changed = short_recipe().but(**change)
     assert 'does not depend on logp' in said(
-        lambda: train(small_policy, easy, small.but(**change), steps=1), ValueError
+        lambda: train(small_policy, easy, changed, steps=1), ValueError
     )
+    drawn = some_rollouts()
+    saved = dataclasses.replace(drawn, rewards=torch.arange(len(drawn)).float())
+    assert 'does not depend on logp' in said(lambda: replay(saved, changed), ValueError)
 
 
 def test_a_curriculum_without_problems_is_refused(small_policy, easy):
@@ -704,7 +697,7 @@ MORE = {  # further arguments of these, and lists of names
     ),
 }
 NOT_LOOKED_UP = """analysis.plots.method_look course.exercises.exercise core.lazy.index core.lazy.places_of core.lazy.attach core.policy.model_folder core.registry.nearest_names core.registry.add_recipe core.rollouts.check_shape core.rollouts.check_drawn
-core.rollouts.check_problems core.reward_calls.as_rewards core.settings_file.close_names core.settings_file.nearest core.settings_file.check_name core.signals.check_needs core.signals.source_of core.sources.file_of core.sources.notebook_of
+core.rollouts.check_problems core.reward_calls.as_rewards core.settings_file.close_names core.settings_file.nearest core.settings_file.check_name core.signals.check_needs core.signals.source_of core.signals.whose core.sources.file_of core.sources.notebook_of
 core.pipeline.check_unchanged core.pipeline.check_returned analysis.passk.whole_numbers analysis.forks.plot_forks oracle.estimators.tree_has oracle.estimators.statistic_of rewards.spurious.check_rate scaling.config_files.check_recipe
 studies.frontiers.verdict_file studies.frontiers.path_from_counts studies.study.study_file studies.probes.checksum studies.tryouts.explain tasks.protocol.add_task training.pretraining.add_base training.pretraining.card_rows
 widgets.panels.check_knob""".split()  # names that the caller makes up, places where something would be, or a question with the answer no

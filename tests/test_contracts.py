@@ -24,13 +24,7 @@ from rl4llm.core.pipeline import (
     token_loss,
 )
 from rl4llm.core.reward_calls import call_reward
-from rl4llm.core.rollouts import (
-    ORIGINS,
-    check_drawn,
-    check_problems,
-    make_rollouts,
-    rows_of,
-)
+from rl4llm.core.rollouts import ORIGINS, check_drawn, check_problems, make_rollouts, rows_of
 from rl4llm.objectives.aggregation import MODES, aggregate
 from rl4llm.oracle.estimators import check, tree_has
 from rl4llm.oracle.tabular import TokenTree, random_logits, tree_rewards

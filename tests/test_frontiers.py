@@ -115,9 +115,9 @@ def test_the_interval_is_that_of_the_formula_where_there_is_one():
         stats.t.ppf(0.975, 8) ** 2 * values.mean(0).var(ddof=1) / 9,
     ]
     found = frontier_interval([path], [0.1], resamples=40_000)
-    assert found.mean[0] == pytest.approx(values.mean()) and found.high[0] - found.mean[
-        0
-    ] == pytest.approx(np.sqrt(sum(parts)), rel=0.02)
+    assert found.mean[0] == pytest.approx(values.mean())
+    half_width = found.high[0] - found.mean[0]
+    assert half_width == pytest.approx(np.sqrt(sum(parts)), rel=0.02)
     other = straight('bb', 0.1, 0.01, seeds=4, problems=9, luck=0.1, noise=0.1)
     gap, seconds = values.mean(0) - (other.reach[1] - 0.8).mean(0), (other.reach[1] - 0.8).mean(1)
     parts = [
@@ -426,9 +426,9 @@ def test_paths_of_a_stored_study_hold_its_counts():
         paths[3].reach[2, 3], pass_at_k(8, record['path'][2]['num_correct'][80:], 4)
     ) and np.allclose(paths[3].first[2, 3], np.array(record['path'][2]['num_correct'][80:]) / 8)
     ends = study_paths(stored, 'evaluations', None, 16)
-    assert [(p.method, p.points) for p in ends] == [
-        (arm, ('base', '0.0001', '0.0002')) for arm in WORLD.arms
-    ] and ends[0].first.shape == (3, 5, 200)
+    assert [p.method for p in ends] == list(WORLD.arms)
+    assert {p.points for p in ends} == {('base', '0.0001', '0.0002')}
+    assert ends[0].first.shape == (3, 5, 200)
     assert np.allclose(ends[1].first[2, 3], np.array(record['evaluations'][1]['num_correct']) / 16)
     assert len(plot_frontiers(paths, 4).lines) >= len(paths)
 
@@ -482,7 +482,9 @@ def test_one_verdict_from_stored_runs_for_everybody(monkeypatch, tmp_path):
     assert re.fullmatch(r'-0.\d+ \[-0.\d+, -0.\d+\]', at_the_end['narrower'])
     lines = found._repr_markdown_().split('\n')
     assert lines[0] == found.headline and lines[-1].startswith('| narrower | -0.')
-    alike = measured_frontiers(made_up_study(dataclasses.replace(WORLD, arms=('keeper', 'keepers'))))
+    alike = measured_frontiers(
+        made_up_study(dataclasses.replace(WORLD, arms=('keeper', 'keepers')))
+    )
     same = FrontierVerdict('world', tuple(alike['readings']))
     assert 'no difference between the methods is shown, and one of up to 0.' in same.headline
     assert waiting.headline == waiting.sentences[0] == waiting._repr_markdown_()

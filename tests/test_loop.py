@@ -204,12 +204,15 @@ def test_a_loss_that_explodes_stops_the_run_before_the_weights_change(
     assert all(torch.equal(v, before[k]) for k, v in pack(small_policy.model).items())
 
 
-def test_the_last_good_checkpoint_is_named(tmp_path, small_policy, easy, lively):
-    class Poison:
-        def on_step(self, state, row):
-            if state.step == 3:
-                next(small_policy.model.parameters()).data.fill_(float('nan'))
+class Poison:
+    "After three steps a weight is not a number."
 
+    def on_step(self, state, row):
+        if state.step == 3:
+            next(state.policy.model.parameters()).data.fill_(float('nan'))
+
+
+def test_the_last_good_checkpoint_is_named(tmp_path, small_policy, easy, lively):
     with pytest.raises(TrainingDiverged, match='step 3.*00000002'):
         train(
             small_policy,
@@ -821,11 +824,6 @@ def test_without_a_copy_the_newest_checkpoint_is_restored(
 ):
     monkeypatch.setattr('rl4llm.training.loop.LARGEST_COPIED', 0)
 
-    class Poison:
-        def on_step(self, state, row):
-            if state.step == 3:
-                next(small_policy.model.parameters()).data.fill_(float('nan'))
-
     with pytest.raises(TrainingDiverged, match='step 3.*weights of checkpoint 00000002'):
         train(
             small_policy,
@@ -1095,7 +1093,7 @@ class Misspelt:
 @pytest.mark.parametrize(
     'change, how, words',
     [
-        (dict(group=1, minibatch=None), {}, 'group=1, but its advantage grpo compares'),
+        (dict(group=1, minibatch=None), {}, 'has group=1. The advantage grpo compares'),
         (dict(reward=nothing), {}, 'gave None for all 16 responses'),
         (
             dict(sampler=use('sample', temperature=0.5)),

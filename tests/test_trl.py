@@ -93,19 +93,20 @@ def grpo_trainer(logp, *, args=(), **settings):
     return SimpleNamespace(args=SimpleNamespace(**arguments), **{**defaults, **settings})
 
 
+def inputs_of(x, **more):
+    "What a trainer of TRL is given of the batch `x`: one-token prompts, and all else zeros."
+    ids = torch.zeros(N, T, dtype=torch.long)
+    _, _, _, _, adv, mask = x
+    asked = dict(prompt_ids=ids[:, :1], prompt_mask=ids[:, :1] + 1)
+    return dict(**asked, completion_ids=ids, completion_mask=mask.long(), advantages=adv, **more)
+
+
 def theirs(x, *, inputs=(), **settings):
     "Value and gradient of TRL's loss on the batch `x`."
-    logp, old, _, ref, adv, mask = x
-    logp, ids = logp.clone().requires_grad_(), torch.zeros(N, T, dtype=torch.long)
-    more = dict(
-        prompt_ids=ids[:, :1],
-        prompt_mask=ids[:, :1] + 1,
-        completion_ids=ids,
-        completion_mask=mask.long(),
-        advantages=adv,
-        old_per_token_logps=old,
-        ref_per_token_logps=ref,
-        num_items_in_batch=mask.sum(),
+    logp, old, _, ref, _, mask = x
+    logp = logp.clone().requires_grad_()
+    more = inputs_of(
+        x, old_per_token_logps=old, ref_per_token_logps=ref, num_items_in_batch=mask.sum()
     )
     loss = GRPOTrainer._compute_loss(grpo_trainer(logp, **settings), None, more | dict(inputs))
     return loss.detach(), torch.autograd.grad(loss, logp)[0]
@@ -187,16 +188,9 @@ def test_gmpo(drift, low, high):
     "TRL's trainer for it has a loss of its own: limits of the log-ratio, the mean over rows."
     gmpo_trainer = pytest.importorskip('trl.experimental.gmpo').GMPOTrainer
     x = batch(drift=drift)
-    logp, old, _, _, adv, mask = x
-    logp, ids = logp.clone().requires_grad_(), torch.zeros(N, T, dtype=torch.long)
-    inputs = dict(
-        prompt_ids=ids[:, :1],
-        prompt_mask=ids[:, :1] + 1,
-        completion_ids=ids,
-        completion_mask=mask.long(),
-        advantages=adv,
-        old_per_token_logps=old,
-    )
+    logp, old, _, _, _, _ = x
+    logp = logp.clone().requires_grad_()
+    inputs = inputs_of(x, old_per_token_logps=old)
     loss = gmpo_trainer._compute_loss(
         grpo_trainer(logp, epsilon_low=low, epsilon_high=high), None, inputs
     )
@@ -397,16 +391,9 @@ def test_importance_weights(level, action):
 
 
 def rloo_loss(x):
-    logp, old, _, _, adv, mask = x
-    logp, ids = logp.clone().requires_grad_(), torch.zeros(N, T, dtype=torch.long)
-    inputs = dict(
-        prompt_ids=ids[:, :1],
-        prompt_mask=ids[:, :1] + 1,
-        completion_ids=ids,
-        completion_mask=mask.long(),
-        advantages=adv,
-        old_logps=(old * mask).sum(1),
-    )
+    logp, old, _, _, _, mask = x
+    logp = logp.clone().requires_grad_()
+    inputs = inputs_of(x, old_logps=(old * mask).sum(1))
     loss = RLOOTrainer._compute_loss(grpo_trainer(logp), None, inputs)
     return loss.detach(), torch.autograd.grad(loss, logp)[0]
 

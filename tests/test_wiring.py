@@ -1270,7 +1270,7 @@ FAULTS = {
         'scored',
         call_becomes('prompts', "[text + ' ' for text in x]"),
     ),
-    'length of a response': ('training.loop', 'collect', argument('sampler', None)),
+    'length of a response': ('training.loop', 'draw', argument('sampler', None)),
     'length of a greedy answer': ('training.loop', 'with_signals', argument('partial', None)),
     'length that the recipe says': (
         'training.loop',
@@ -1278,7 +1278,7 @@ FAULTS = {
         argument('dict', 'max_new_tokens', 'x + 1'),
     ),
     'length that is left open': ('training.loop', 'room_of', always('body')),
-    'temperature of sampling': ('training.loop', 'collect', argument('sampler', 'temperature')),
+    'temperature of sampling': ('training.loop', 'draw', argument('sampler', 'temperature')),
     'temperature of log-probabilities': (
         'core.policy',
         'statistics',

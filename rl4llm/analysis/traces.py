@@ -21,8 +21,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 # %% ../../nbs/analysis/14_traces.ipynb #a172a199
-from ..core.pipeline import (advantages, aggregate_loss, build_stages, select_rows,
-                                  token_loss)
+from ..core.pipeline import (advantages, aggregate_loss, build_stages, check_gradient,
+                                  rows_loss)
 from ..core.registry import as_recipe
 from ..core.rollouts import Rollouts
 from ..core.signals import (add_signals, known_signals, live_names, logp_old_of,
@@ -238,9 +238,15 @@ def replay_table(played) -> pd.DataFrame:
     return pd.DataFrame(columns).rename_axis('row')
 
 # %% ../../nbs/analysis/14_traces.ipynb #eb6e850e
-def scored_again(rollouts, reward) -> Rollouts:
-    "`rollouts` with the rewards that `reward` (a stage or function) gives the saved texts."
-    prompts = [item if hasattr(item, 'strip') else item.prompt() for item in rollouts.items]
+def scored_again(rollouts, reward, policy=None) -> Rollouts:
+    """`rollouts` with the rewards that `reward` (a stage or function) gives the saved texts.
+
+    policy: in whose style the problems were asked; in their own if it is None.
+    """
+    if policy is None:
+        prompts = [item if isinstance(item, str) else item.prompt() for item in rollouts.items]
+    else:
+        prompts = policy.prompts(rollouts.items)
     scored = score_rollouts(rollouts, reward, prompts)
     return dataclasses.replace(scored, rewards=scored.rewards.to(rollouts.rewards),
                                components={**rollouts.components, **scored.components})
@@ -283,15 +289,15 @@ def replay_loss(stages, rollouts, adv, now: dict, **more) -> tuple[Tensor, Tenso
     Both are 0 in rows that the selection drops.
     now: what `present_statistics` gives. more: signals that are not in the rows.
     """
-    logp = now['logp'].where(rollouts.mask, 0.0).requires_grad_()
-    batch, keep = select_rows(stages, rollouts, adv, **more)
-    if batch is None: return torch.zeros_like(adv), torch.zeros_like(adv), 0.0
-    live = {name: x[keep] for name, x in now.items() if name != 'logp'}
-    loss = token_loss(stages, batch, logp[keep], **more, **live)
-    total = aggregate_loss(stages, loss, batch.mask)
+    live = dict(now)
+    logp = live.pop('logp').where(rollouts.mask, 0.0).requires_grad_()
+    loss, keep = rows_loss(stages, rollouts, adv, logp, live, **more)
+    if not keep.any(): return loss, torch.zeros_like(loss), 0.0
+    mask = rollouts.mask[keep]
+    total = aggregate_loss(stages, loss[keep], mask)
+    check_gradient(stages, total, logp)
     gradient, = torch.autograd.grad(total, logp)
-    spread = torch.zeros_like(logp).index_put((keep,), loss.detach())
-    return spread.detach(), -gradient * int(batch.mask.sum()), float(total.detach())
+    return loss.detach(), -gradient * int(mask.sum()), float(total.detach())
 
 # %% ../../nbs/analysis/14_traces.ipynb #26fa65eb
 def _as_drawn(rollouts) -> Rollouts:
@@ -314,7 +320,7 @@ def replay(rollouts, recipe='reinforce', *, reward=None, advantage=None, objecti
     changes = {field: stage for field, stage in changes.items() if stage is not None}
     made = as_recipe(recipe).but(regularisers=(), **changes)
     stages = build_stages(made, own=rollouts.signals)
-    rows = rollouts if reward is None else scored_again(rollouts, reward)
+    rows = rollouts if reward is None else scored_again(rollouts, reward, policy)
     rows = _as_drawn(rows)
     needs = needed_in_replay(stages, policy)
     check_signals(rows, needs, policy)

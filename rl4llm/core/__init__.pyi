@@ -58,6 +58,7 @@ from .pipeline import aggregate_loss as aggregate_loss
 from .pipeline import as_values as as_values
 from .pipeline import batch_loss as batch_loss
 from .pipeline import build_stages as build_stages
+from .pipeline import check_gradient as check_gradient
 from .pipeline import check_returned as check_returned
 from .pipeline import check_stage_needs as check_stage_needs
 from .pipeline import check_unchanged as check_unchanged
@@ -68,6 +69,7 @@ from .pipeline import mini_batches as mini_batches
 from .pipeline import parts_of as parts_of
 from .pipeline import ready as ready
 from .pipeline import row_parts as row_parts
+from .pipeline import rows_loss as rows_loss
 from .pipeline import select_rows as select_rows
 from .pipeline import shuffled_groups as shuffled_groups
 from .pipeline import token_loss as token_loss
@@ -209,6 +211,7 @@ from .signals import score_rollouts as score_rollouts
 from .signals import scored as scored
 from .signals import signals_for as signals_for
 from .signals import source_of as source_of
+from .signals import whose as whose
 from .sources import file_of as file_of
 from .sources import notebook_of as notebook_of
 from .sources import root_folder as root_folder

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['ARGUMENTS', 'BY_KEYWORD', 'parts_of', 'check_unchanged', 'kind_of', 'check_returned', 'ReadyStage', 'ready', 'Stages',
            'build_stages', 'kept_whole', 'check_stage_needs', 'as_values', 'advantages', 'Batch', 'select_rows',
-           'token_loss', 'aggregate_loss', 'batch_loss', 'trained_tokens', 'cut_tokens', 'active_rows', 'row_parts',
-           'shuffled_groups', 'mini_batches']
+           'token_loss', 'aggregate_loss', 'batch_loss', 'check_gradient', 'rows_loss', 'trained_tokens', 'cut_tokens',
+           'active_rows', 'row_parts', 'shuffled_groups', 'mini_batches']
 
 # %% ../../nbs/core/13_pipeline.ipynb #34565daf
 import dataclasses, inspect
 from dataclasses import dataclass
+from itertools import pairwise
 
 # %% ../../nbs/core/13_pipeline.ipynb #f1b843d3
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 from .numerics import fold
 from .registry import STAGE_FIELDS, STAGES, as_stage
 from .rollouts import Rollouts, check_shape, rows_of
-from .signals import check_needs, logp_old_of, signals_for, source_of
+from .signals import GIVEN, check_needs, logp_old_of, signals_for, source_of
 
 # %% ../../nbs/core/13_pipeline.ipynb #47233dc0
 ARGUMENTS = {
@@ -34,7 +35,7 @@ ARGUMENTS = {
     'reference': ('policy',),
 }
 BY_KEYWORD = {'sampler': ('seed', 'temperature'), 'aggregate': ('whole',)}
-_TAKE_SIGNALS = ('advantage', 'select', 'objective', 'regulariser')
+_TAKE_SIGNALS = tuple(GIVEN)
 
 # %% ../../nbs/core/13_pipeline.ipynb #28886b1e
 def parts_of(given: dict, head: str = '') -> dict:
@@ -92,7 +93,7 @@ def check_returned(made, kind: str, name: str):
 class ReadyStage:
     """A stage with its knobs bound (or an object with a state), and the signals it needs.
 
-    by_name: names of what its kind is given, if it is to be called with them and not by position.
+    by_name: whether what its kind is given goes by name, because its order is another.
     Raises ValueError at a call that changes what it was given, or that returns another kind of
     thing than stages of its `kind` do.
     """
@@ -100,7 +101,7 @@ class ReadyStage:
     name: str = ''
     needs: tuple = ()
     kind: str = ''
-    by_name: tuple = ()
+    by_name: bool = False
 
     def __call__(self, *args, **signals):
         given = {**dict(zip(ARGUMENTS.get(self.kind, ()), args)), **signals}
@@ -147,28 +148,30 @@ def _bound(call, name: str, kind: str, fn) -> ReadyStage:
     return stage
 
 
-def _by_name(parameters: list, kind: str, name: str) -> tuple:
-    """What a stage is given by name, because its parameters stand in another order.
+def _by_name(parameters: list, kind: str, name: str) -> bool:
+    """Whether a stage is called by name, because its parameters stand in another order.
 
-    Nothing if it is called by position. Raises ValueError for a known name at a wrong place.
+    Raises ValueError for a known name at a wrong place.
     """
     wanted = ARGUMENTS[kind]
     places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     pairs = [(p.name, known) for p, known in zip(places, wanted) if p.name != known]
     takes = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    if pairs and takes.issuperset(wanted): return wanted
+    if pairs and takes.issuperset(wanted): return True
     for own, known in pairs:
         if own in wanted or source_of(own):
             raise ValueError(f"the {kind} {name} has {own} where {known} is given: wanted "
                              f"{name}({', '.join(wanted)}), and other signals after a *.")
-    return ()
+    return False
 
 
-def _required(parameters: list, kind: str, by_name: tuple) -> list:
+def _required(parameters: list, kind: str, by_name: bool) -> list:
     "Parameters without a default that are neither given to all stages nor bound."
     if kind not in _TAKE_SIGNALS: return []
-    rest = [p for p in parameters if p.name not in by_name]
-    rest = rest if by_name else rest[len(ARGUMENTS[kind]):]
+    given = ARGUMENTS[kind]
+    rest = parameters[len(given):]
+    if by_name:
+        rest = [p for p in parameters if p.name not in given]
     spread = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     return [p.name for p in rest if p.default is p.empty and p.kind not in spread]
 
@@ -176,10 +179,11 @@ def _required(parameters: list, kind: str, by_name: tuple) -> list:
 def _check_call(stage: ReadyStage) -> None:
     "Raises ValueError if a stage cannot be called with what its kind is given."
     wanted = ARGUMENTS[stage.kind]
-    keywords = dict.fromkeys((*stage.by_name, *BY_KEYWORD.get(stage.kind, ()), *stage.needs))
+    by_place, by_name = ((), wanted) if stage.by_name else (wanted, ())
+    keywords = dict.fromkeys((*by_name, *BY_KEYWORD.get(stage.kind, ()), *stage.needs))
     signature = inspect.signature(stage.call)
     try:
-        signature.bind(*(() if stage.by_name else wanted), **keywords)
+        signature.bind(*by_place, **keywords)
     except TypeError as error:
         named = [name for name in keywords if name not in wanted]
         shown = ', '.join([*wanted, *(['*'] if named else []), *named])
@@ -267,10 +271,9 @@ def check_stage_needs(stages: Stages, whose: str, own=()) -> None:
 
     whose: to whom they belong, in words. own: signals that the rows of the caller bring along.
     """
-    for part, stage in stages.parts.items():
-        kind = part.rstrip('0123456789')                     # 'regulariser0' is a regulariser
+    for stage in stages.parts.values():
         needs = [name for name in stage.needs if name not in own]
-        check_needs(f"{whose}: the {kind} {stage.name}", kind, needs)
+        check_needs(f"{whose}: the {stage.kind} {stage.name}", stage.kind, needs)
 
 # %% ../../nbs/core/13_pipeline.ipynb #1f6b244a
 def as_values(values, like: Tensor, what: str) -> Tensor:
@@ -381,11 +384,32 @@ def batch_loss(stages: Stages, batch: Batch, logp: Float[Tensor, "n t"],
     Raises ValueError for a loss that has no gradient in `logp`.
     """
     total = aggregate_loss(stages, token_loss(stages, batch, logp, **more), batch.mask, whole)
-    if logp.requires_grad and not total.requires_grad:
-        raise ValueError(f"the loss of {stages.objective.name} and {stages.aggregate.name} does "
-                         "not depend on logp: compute it from the logp that is given, without "
-                         "detach() or no_grad().")
+    check_gradient(stages, total, logp)
     return total
+
+
+def check_gradient(stages: Stages, total: Float[Tensor, ""], logp: Float[Tensor, "n t"]) -> None:
+    "Raises ValueError for a loss that has no gradient in `logp`, though `logp` asks for one."
+    if total.requires_grad or not logp.requires_grad: return
+    raise ValueError(f"the loss of {stages.objective.name} and {stages.aggregate.name} does not "
+                     "depend on logp: compute it from the logp that is given, without detach() "
+                     "or no_grad().")
+
+# %% ../../nbs/core/13_pipeline.ipynb #6a1f1002
+def rows_loss(stages: Stages, rollouts: Rollouts, adv: Float[Tensor, "n t"],
+              logp: Float[Tensor, "n t"], live: dict[str, Tensor],
+              **more) -> tuple[Float[Tensor, "n t"], Bool[Tensor, "n"]]:
+    """Loss of each token of all rows, 0 in rows that the selection drops; which rows stay.
+
+    live: statistics of the update's own forward, of all rows.
+    more: signals that are not in the rows: policy, task.
+    """
+    batch, keep = select_rows(stages, rollouts, adv, **more)
+    nothing = torch.zeros_like(logp)
+    if batch is None: return nothing, keep
+    kept = {name: values[keep] for name, values in live.items()}
+    loss = token_loss(stages, batch, logp[keep], **more, **kept)
+    return nothing.to(loss).index_put((keep,), loss), keep
 
 # %% ../../nbs/core/13_pipeline.ipynb #5e630606
 def trained_tokens(batch: Batch) -> Bool[Tensor, "n t"]:
@@ -428,9 +452,10 @@ def row_parts(group: Int[Tensor, "n"], size: int | None, keep_groups=False) -> l
     order = torch.arange(n, device=group.device)
     cuts = list(range(size, n, size))
     if keep_groups:
-        order, borders = _by_group(group)
-        cuts = sorted({min(border for border in borders if border >= cut) for cut in cuts} - {n})
-    return [order[start:stop] for start, stop in zip([0] + cuts, cuts + [n])]
+        order, ends = _by_group(group)
+        cuts = [min(end for end in ends if end >= cut) for cut in cuts]
+    borders = sorted({0, *cuts, n})
+    return [order[start:stop] for start, stop in pairwise(borders)]
 
 
 def _by_group(group) -> tuple[Tensor, list]:

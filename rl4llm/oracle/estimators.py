@@ -19,7 +19,8 @@ from ..core import pipeline
 from ..core.numerics import STATISTICS, masked_sum
 from ..core.pipeline import ARGUMENTS, Stages, check_stage_needs, ready
 from ..core.rollouts import Rollouts, make_rollouts
-from ..core.signals import known_signals, live_names, missing_signals, needs_reference
+from ..core.signals import (known_signals, live_names, missing_signals, needs_reference,
+                                 whose)
 from .tabular import TokenTree, exact_gradient, sequence_logps, token_logps
 
 # %% ../../nbs/oracle/01_estimators.ipynb #8f95987f
@@ -154,17 +155,10 @@ def with_signals(est: Estimator, rollouts: Rollouts, tree: TokenTree, rows: Int[
             best = float(rewards[greedy_sequence(tree, old)])
             found[name] = rollouts.rewards.new_full((len(rows),), best)
         else:
-            who, statistic = _who_and_what(name)
+            who, statistic = whose(name)
             logits = dict(old=old, ref=est.ref)[who]
             found[name] = statistic_of(statistic, logits[tree.state[rows]], rollouts)
     return dataclasses.replace(rollouts, signals=found, logp_ref=found.get('logp_ref'))
-
-
-def _who_and_what(name: str) -> tuple[str, str]:
-    "Whose statistic a signal is ('old' or 'ref'), and which."
-    if name == 'logp_ref': return 'ref', 'logp'
-    who, _, statistic = name.partition('_')
-    return who, statistic
 
 
 def _check_given(est: Estimator, found: dict) -> None:
@@ -189,11 +183,7 @@ def token_loss(est: Estimator, rollouts: Rollouts,
     logp = statistic_of('logp', z, rollouts)
     live = {name: statistic_of(name, z, rollouts) for name in live_names(stages.needs)}
     adv = pipeline.advantages(stages, rollouts)
-    batch, keep = pipeline.select_rows(stages, rollouts, adv)
-    if batch is None: return torch.zeros_like(logp), keep
-    kept = {name: x[keep] for name, x in live.items()}
-    loss = pipeline.token_loss(stages, batch, logp[keep], **kept)
-    return loss.new_zeros(logp.shape).index_put((keep,), loss), keep
+    return pipeline.rows_loss(stages, rollouts, adv, logp, live)
 
 # %% ../../nbs/oracle/01_estimators.ipynb #6e5755a8
 def _forward(est: Estimator, tree: TokenTree, z: Float[Tensor, "n t v"], rewards,
@@ -216,10 +206,9 @@ def one_gradient(est: Estimator, tree: TokenTree, logits: Float[Tensor, "c v"],
     drawn_by = logits.detach() if old is None else old
     z = theta[tree.state[rows]]
     loss, keep, mask = _forward(est, tree, z, rewards, rows[None], old=drawn_by)
-    total = loss.sum()
-    if keep.any():
-        total = pipeline.aggregate_loss(est.stages, loss[keep], mask[keep])
-    if not total.requires_grad: return torch.zeros_like(theta)
+    if not keep.any(): return torch.zeros_like(theta)
+    total = pipeline.aggregate_loss(est.stages, loss[keep], mask[keep])
+    pipeline.check_gradient(est.stages, total, theta)
     return -torch.autograd.grad(total, theta)[0]
 
 # %% ../../nbs/oracle/01_estimators.ipynb #41e1a59f

@@ -27,7 +27,8 @@ from .study import (PROBES, RENEWALS, STUDIES, arm_probe, arm_recipe, load_study
                                   renewals, revision, standing, stored_probes, study_file)
 from .tryouts import stored_tryouts, tryout_recipe
 from ..tasks import task
-from ..training.loop import metrics_of, start, update, update_memory, with_signals
+from ..training.loop import (draw, metrics_of, start, update, update_memory,
+                                  with_signals)
 
 # %% ../../nbs/studies/03_probes.ipynb #4b0d46c6
 _BATCHES = ASSETS / 'probes'
@@ -74,9 +75,8 @@ def probe_draws(made) -> list[dict]:
     state = start(_base(), task('countdown', level='easy'), made, steps=3, seed=SEED, path=None)
     draws = []
     for step in range(2):
-        items = state.stages.curriculum.call.sample(made.prompts, seed=int(fold(SEED, step, 1)))
-        r = state.stages.sampler(state.policy, items, made.group, seed=int(fold(SEED, step, 2)),
-                                 temperature=made.temperature)
+        state.step = step
+        r = draw(state)
         draws.append(dict(tokens=checksum(r.tokens * r.mask, 'tokens'), rows=len(r),
                           logp=checksum(r.logp_behave.nan_to_num(), 'logp', mask=r.mask)))
     return draws

@@ -54,6 +54,7 @@ from .loop import collect as collect
 from .loop import config_of as config_of
 from .loop import differences as differences
 from .loop import diverged as diverged
+from .loop import draw as draw
 from .loop import finish as finish
 from .loop import guard as guard
 from .loop import how_to_go_on as how_to_go_on

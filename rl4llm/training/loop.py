@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['MACHINE', 'LARGEST_COPIED', 'METRICS', 'TrainState', 'check_group_of_one', 'nothing_to_compare', 'check_stages',
            'config_of', 'code_digests', 'differences', 'check_same_run', 'recipe_differences', 'tell_machine',
-           'check_nothing_there', 'open_run', 'start', 'restore', 'check_rewards', 'judged', 'collect', 'with_signals',
-           'room_of', 'TrainingDiverged', 'last_checkpoint', 'put_back', 'diverged', 'check_weights', 'keep_good',
-           'guard', 'microbatch_loss', 'sums_of', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update',
-           'update_memory', 'rewards_by_problem', 'metrics_of', 'metrics_of_updates', 'metrics_of_selection',
-           'own_rows', 'metrics_of_rows', 'share_correct', 'policy_entropy', 'with_checkpoints', 'check_groups',
-           'train_step', 'check_steps', 'as_given', 'train', 'all_steps', 'written_status', 'how_to_go_on', 'finish']
+           'check_nothing_there', 'open_run', 'start', 'restore', 'check_rewards', 'judged', 'draw', 'collect',
+           'with_signals', 'room_of', 'TrainingDiverged', 'last_checkpoint', 'put_back', 'diverged', 'check_weights',
+           'keep_good', 'guard', 'microbatch_loss', 'sums_of', 'optimizer_step', 'set_learning_rate',
+           'needed_by_updates', 'update', 'update_memory', 'rewards_by_problem', 'metrics_of', 'metrics_of_updates',
+           'metrics_of_selection', 'own_rows', 'metrics_of_rows', 'share_correct', 'policy_entropy', 'with_checkpoints',
+           'check_groups', 'train_step', 'check_steps', 'as_given', 'train', 'all_steps', 'written_status',
+           'how_to_go_on', 'finish']
 
 # %% ../../nbs/training/04_loop.ipynb #6b61d061
 import contextlib, hashlib, json, math, platform, sys, time, warnings
@@ -28,15 +29,15 @@ from ..core.numerics import fold, masked_mean
 from ..core.pipeline import (Batch, Stages, active_rows, advantages, batch_loss,
                                   build_stages, cut_tokens, mini_batches, row_parts,
                                   select_rows, trained_tokens)
-from ..core.policy import as_policy
-from ..core.registry import STAGE_FIELDS, as_recipe
-from ..core.rollouts import check_drawn, check_problems, group_mean, rows_of
+from ..core.policy import Policy, as_policy
+from ..core.registry import STAGE_FIELDS, Recipe, as_recipe
+from ..core.rollouts import Rollouts, check_drawn, check_problems, group_mean, rows_of
 from ..core.settings_file import is_real
 from ..core.signals import (add_signals, greedy_rewards, in_parts, knows_logp_old,
                                  live_names, logp_old_of, needs_reference, score, scored)
 from ..core.storage import pack, unpack, versions
 from ..rewards.verifier import correct
-from ..tasks.protocol import as_task, tasks
+from ..tasks.protocol import Task, as_task, tasks
 from .callbacks import Checkpoint, check_callbacks, run_callbacks
 from .checkpoints import (latest_checkpoint, list_checkpoints, read_checkpoint,
                                          remove_unfinished, unpack_stages)
@@ -48,9 +49,9 @@ from .records import (REPLACED, Run, identity, load_run, locked, now, read_metri
 @dataclass
 class TrainState:
     "A training run at some step: what callbacks and stages with a memory may look at."
-    policy: object
-    task: object
-    recipe: object
+    policy: Policy
+    task: Task
+    recipe: Recipe
     stages: Stages
     run: Run
     optimiser: torch.optim.Optimizer
@@ -58,10 +59,10 @@ class TrainState:
     steps: int                       # how many there are to be
     step: int = 0                    # how many are done
     stop: bool = False               # set by a callback to end the run
-    rollouts: object = None          # of the present step
-    batch: object = None             # what the selection left of them
-    good: object = None              # the last weights that were whole: (step, tensors)
-    checkpoint: object = None        # where the run was continued from
+    rollouts: Rollouts | None = None   # of the present step
+    batch: Batch | None = None       # what the selection left of them
+    good: tuple | None = None        # the last weights that were whole: (step, tensors)
+    checkpoint: Path | None = None   # where the run was continued from
     callbacks: list = field(default_factory=list)
     memory: dict = field(default_factory=dict)
 
@@ -280,19 +281,22 @@ def judged(rollouts, reward):
     return replace(rollouts, components=components)
 
 
-def collect(state: TrainState):
-    "Sample problems and responses for this step and score them: `Rollouts` with rewards."
+def draw(state: TrainState):
+    "Problems of this step and responses to them, not scored yet: `Rollouts`."
     recipe = state.recipe
     stages = state.stages
-    policy = state.policy
     seed_of = partial(fold, state.seed, state.step)
-    curriculum = stages.curriculum.call
-    items = curriculum.sample(recipe.prompts, seed=int(seed_of(1)))
+    items = stages.curriculum.call.sample(recipe.prompts, seed=int(seed_of(1)))
     items = check_problems(items, recipe.prompts, stages.curriculum.name)
-    rollouts = stages.sampler(policy, items, recipe.group, seed=int(seed_of(2)),
+    rollouts = stages.sampler(state.policy, items, recipe.group, seed=int(seed_of(2)),
                               temperature=recipe.temperature, **room_of(recipe))
-    rollouts = check_drawn(rollouts, items, stages.sampler.name)
-    rollouts = judged(scored(policy, rollouts, stages.reward), stages.reward)
+    return check_drawn(rollouts, items, stages.sampler.name)
+
+
+def collect(state: TrainState):
+    "What is drawn in this step, with rewards and the signals that stages need first."
+    stages = state.stages
+    rollouts = judged(scored(state.policy, draw(state), stages.reward), stages.reward)
     check_rewards(state, rollouts)
     return with_signals(state, rollouts, stages.needed_first)
 
@@ -411,7 +415,8 @@ def sums_of(batch: Batch, seen, logp, entropy, cut) -> dict:
     moved = ratio.abs() > 0.2
     counts = dict(tokens=int(seen.sum()), moved=int(moved.sum()))
     counts['with_advantage'] = int(trained_tokens(batch).sum())
-    counts['cut_above'], counts['cut_below'] = [int(x.sum()) for x in cut or (seen[:0], seen[:0])]
+    for name, tokens in zip(('cut_above', 'cut_below'), cut or (seen[:0], seen[:0])):
+        counts[name] = int(tokens.sum())
     return dict(entropy=float((entropy * seen).sum()), kl=float(kl.sum()), **counts)
 
 # %% ../../nbs/training/04_loop.ipynb #84a50563
