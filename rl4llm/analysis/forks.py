@@ -263,7 +263,7 @@ def sample_by_state(
     `temperature`: function of the logits (m v) that gives one temperature for each row (m).
     Raises ValueError for a policy that the functional decoder cannot run.
     """
-    room = response_room(items)
+    room = response_room(policy)
     prompt_ids, prompt_mask = policy.encode_prompts(items, room)
     device = prompt_ids.device
     prompt = torch.arange(len(items), device=device).repeat_interleave(group)

@@ -172,9 +172,15 @@ ROOM = 48
 _TEXT_ROOM = 256
 
 # %% ../../nbs/core/09_sampling.ipynb #37fe1718
-def response_room(items, style: str = 'compact') -> int:
-    "Tokens a response may have if nobody says: `ROOM` in compact form, more in any other."
-    return ROOM if style == 'compact' else _TEXT_ROOM
+def response_room(policy) -> int:
+    """Tokens a response may have if nobody says.
+
+    The field `rl4llm_room` of the model's configuration; without one, `ROOM` for a model of
+    compact style, more for any other.
+    """
+    own = getattr(policy.model.config, 'rl4llm_room', None)
+    if own is not None: return own
+    return ROOM if policy.style == 'compact' else _TEXT_ROOM
 
 
 def as_prompts(items) -> list:
@@ -196,7 +202,7 @@ def sample(policy, items, group: int = 1, *, seed: int, max_new_tokens: int | No
     items = as_prompts(items)
     room = max_new_tokens
     if room is None:
-        room = response_room(items, policy.style)
+        room = response_room(policy)
     check_sampling(group, room, temperature, top_p, top_k)
     ids, seen = policy.encode_prompts(items, room)
     prompt = torch.arange(len(items), device=ids.device).repeat_interleave(group)

@@ -107,7 +107,7 @@ class lagged_top_p(CopiedPolicy):
                  max_new_tokens: int | None = None, temperature: float = 1.0):
         room = max_new_tokens
         if room is None:
-            room = response_room(items, policy.style)
+            room = response_room(policy)
         check_sampling(group, room, temperature, self.top_p, 0)
         ids, seen = policy.encode_prompts(items, room)
         prompt = torch.arange(len(items), device=ids.device).repeat_interleave(group)

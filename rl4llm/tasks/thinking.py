@@ -100,8 +100,8 @@ class Thoughts:
     strategies: their weights, in the order of `STRATEGIES`.
     """
     silent: float = 0.2
-    more: float = 0.6
-    most: int = 6
+    more: float = 0.7
+    most: int = 8
     cut: float = 0.5
     backs_up: bool = True
     checks: float = 0.5

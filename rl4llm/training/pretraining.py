@@ -33,6 +33,8 @@ class BaseSpec:
     summary: one line for humans.
     architecture: fields of a LlamaConfig.
     mixture: (task, dial, weight) of each part.
+    room: tokens a response may have if nobody says; None for the usual number.
+    stored: 'float32', or 'bfloat16' for weights that are rounded when saved.
     thoughts: how Countdown is demonstrated, the fields of `Thoughts`; None: by its steps alone.
     second: share of the Countdown demonstrations that are second attempts after feedback.
     """
@@ -51,6 +53,8 @@ class BaseSpec:
     bf16: bool = False
     workers: int = 1
     shipped: bool = False
+    room: int | None = None
+    stored: str = 'float32'
     thoughts: dict | None = None
     second: float = 0.0
 
@@ -108,7 +112,7 @@ _THINKING = dict(hidden_size=144, num_hidden_layers=4, num_attention_heads=4,
 add_base('tiny-think-v1', 'Countdown with visible search: 1M parameters, thoughts of 0 to 300 '
                           'tokens, second attempts after feedback.',
          architecture=_THINKING, mixture=_COUNTDOWNS, steps=1300, batch=192, bf16=True,
-         thoughts={}, second=.2);
+         shipped=True, stored='bfloat16', room=256, thoughts={}, second=.2);
 
 # %% ../../nbs/training/05_pretraining.ipynb #d5911eda
 def demonstrations(spec: BaseSpec, count: int, *, seed: int) -> list[tuple[str, str]]:
@@ -197,8 +201,9 @@ def new_model(spec: BaseSpec, *, seed: int) -> LlamaForCausalLM:
     Leaves the global random state as it was.
     """
     special = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
-    config = LlamaConfig(vocab_size=256, tie_word_embeddings=True, rl4llm_style='compact',
-                         **special, **spec.architecture)
+    own = dict(rl4llm_style='compact', **(dict(rl4llm_room=spec.room) if spec.room else {}))
+    config = LlamaConfig(vocab_size=256, tie_word_embeddings=True, **own, **special,
+                         **spec.architecture)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(config)
@@ -247,7 +252,9 @@ def save_base(model, spec: BaseSpec, out, **record) -> Path:
     record: what pretraining.json holds beside the specification and the versions.
     """
     out = Path(out)
-    model.save_pretrained(out)
+    dtype = getattr(torch, spec.stored)
+    weights = {name: x.to(dtype) for name, x in model.state_dict().items()}
+    model.save_pretrained(out, state_dict=weights)
     tiny_tokenizer().save_pretrained(out)
     versions = dict(torch=torch.__version__, transformers=transformers.__version__,
                     python=platform.python_version())
