@@ -1,10 +1,11 @@
 """What foreign code may do at the borders of recipes, stages and runs, and what is said to it: a stage of somebody's own in any form, a name that is misspelt, a file that was changed by hand."""
 
-import dataclasses, functools, importlib, inspect, itertools, json, shutil
+import dataclasses, functools, importlib, inspect, itertools, json, shutil, sys
 import pytest, torch
 
 from conftest import noisy
-from rl4llm.core.pipeline import BY_KEYWORD, ARGUMENTS, build_stages, parts_of, ready
+from rl4llm.core.pipeline import BY_KEYWORD, ARGUMENTS, build_stages, parts_of, ready, row_parts
+from rl4llm.core.signals import in_parts
 from rl4llm.core.registry import (
     KINDS,
     RECIPES,
@@ -15,6 +16,7 @@ from rl4llm.core.registry import (
     as_recipe,
     find_recipe,
     recipe,
+    recipe_code,
     recipe_from_dict,
     stages,
     use,
@@ -23,7 +25,7 @@ from rl4llm.core.registry import (
 from rl4llm.analysis.traces import replay
 from rl4llm.training.callbacks import Checkpoint
 from rl4llm.training.checkpoints import latest_checkpoint, read_checkpoint, unpack_stages
-from rl4llm.training.loop import train
+from rl4llm.training.loop import code_digests, train
 from rl4llm.training.real_models import for_text
 from rl4llm.training.records import Run
 from test_contracts import (
@@ -757,3 +759,54 @@ def test_a_paper_is_a_number():
         and cited(17)
         and 'wanted its number' in said(lambda: cited('17'), TypeError)
     )
+
+
+# what is stored is data
+
+
+def called_by_a_stored_recipe():
+    raise AssertionError('a stored recipe has called a function')
+
+
+@pytest.mark.parametrize('place', ['builtins:print', f'{__name__}:called_by_a_stored_recipe'])
+def test_a_stored_recipe_calls_no_function(place):
+    stored = recipe('grpo').to_dict()
+    stored['advantage']['knobs'] = dict(scale={'function': place, 'of': 'group'})
+    assert 'wraps no factor' in said(lambda: recipe_from_dict(stored), ValueError)
+
+
+def test_a_stored_recipe_imports_nothing():
+    stored = recipe('grpo').to_dict()
+    stored['advantage']['knobs'] = dict(scale={'function': 'antigravity:fly'})
+    assert 'which is not here' in said(lambda: recipe_from_dict(stored), ValueError)
+    assert 'antigravity' not in sys.modules
+
+
+def test_digests_hold_all_code_that_the_fingerprint_counts():
+    "Knobs and what they wrap too: else a run is refused and nobody can say what has changed."
+    for name in ('hicra_random', 'grpo', 'forking_tokens'):
+        made = recipe(name)
+        assert set(code_digests(made)) == set(recipe_code(made))
+    assert any('placebo' in place for place in code_digests(recipe('hicra_random')))
+
+
+def test_parts_are_put_together_in_the_order_of_the_rows():
+    rows = some_rollouts()
+    parts = row_parts(torch.tensor([0, 1] * (len(rows) // 2)), 2, keep_groups=True)
+    assert torch.cat(parts).tolist() != list(range(len(rows)))
+    found = in_parts(lambda part: dict(tokens=part.tokens), rows, parts)
+    assert torch.equal(found['tokens'], rows.tokens)
+
+
+def test_a_replay_keeps_the_regularisers_of_its_recipe():
+    drawn = some_rollouts()
+    saved = dataclasses.replace(
+        drawn,
+        rewards=torch.zeros(len(drawn)),
+        logp_ref=(drawn.logp_behave - 0.5).masked_fill(~drawn.mask, 0.0),
+    )
+    made = recipe('grpo', regularisers=use('kl_penalty', coef=1.0))
+    kept = replay(saved, made)
+    without = replay(saved, made, regularisers=())
+    assert kept.total > 0 and kept.weight.any()
+    assert without.total == 0 and without.recipe.regularisers == ()

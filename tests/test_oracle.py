@@ -16,7 +16,14 @@ from rl4llm.oracle.decisions import (
     step_effect,
     tree_children,
 )
-from rl4llm.oracle.estimators import check, estimator_of, group_gradients, one_gradient, tree_has
+from rl4llm.oracle.estimators import (
+    all_groups,
+    check,
+    estimator_of,
+    group_gradients,
+    one_gradient,
+    tree_has,
+)
 from rl4llm.oracle.tabular import (
     TokenTree,
     exact_advantages,
@@ -542,3 +549,23 @@ def test_the_largest_tree():
     assert close((z.softmax(-1) * exact_q(tree, z, r)).sum(1), exact_values(tree, z, r)) and close(
         visit_probs(tree, z) @ state_kl(tree, z, 0 * z), exact_kl(tree, z, 0 * z)
     )
+
+
+# groups in one call
+
+
+@pytest.mark.parametrize('name', ['lite_ppo', 'reinforce_pp', 'reinforce_batch'])
+def test_groups_that_influence_each_other_are_taken_one_by_one(name):
+    "Whichever single answer is right, and however few groups have a signal."
+    tree = TokenTree(3, length=3, eos=0)
+    logits = random_logits(tree, seed=3)
+    index = all_groups(tree, 2)
+    est = estimator_of(recipe(name))
+    for right in range(0, len(tree.sequences), 3):
+        rewards = torch.zeros(len(tree.sequences), dtype=torch.float64)
+        rewards[right] = 1.0
+        found = group_gradients(est, tree, logits, rewards, index)
+        assert found.any()
+        for number in range(0, len(index), 17):
+            alone = one_gradient(est, tree, logits, rewards, index[number])
+            assert torch.allclose(found[number], alone, rtol=1e-9, atol=1e-12)

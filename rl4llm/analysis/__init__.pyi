@@ -186,8 +186,6 @@ from .traces import item_record as item_record
 from .traces import keep_statistics as keep_statistics
 from .traces import load_rollouts as load_rollouts
 from .traces import looks_pickled as looks_pickled
-from .traces import needed_in_replay as needed_in_replay
-from .traces import present_statistics as present_statistics
 from .traces import read_tensors as read_tensors
 from .traces import refuse_pickle as refuse_pickle
 from .traces import replay as replay

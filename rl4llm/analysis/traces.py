@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['trace_tensors', 'item_record', 'words_by_id', 'save_rollouts', 'looks_pickled', 'refuse_pickle', 'trace_facts',
            'read_tensors', 'load_rollouts', 'trace_words', 'keep_statistics', 'Replay', 'replay_table', 'scored_again',
-           'check_signals', 'needed_in_replay', 'present_statistics', 'replay_loss', 'replay']
+           'check_signals', 'replay_loss', 'replay']
 
 # %% ../../nbs/analysis/14_traces.ipynb #15d0dc45
 import dataclasses, html, json, os
@@ -268,14 +268,14 @@ def check_signals(rollouts, needs, policy) -> None:
     raise ValueError(f"{', '.join(sorted(lacking))}: not in these rollouts; {mend}.")
 
 # %% ../../nbs/analysis/14_traces.ipynb #0db514b7
-def needed_in_replay(stages, policy) -> set:
+def _needed_in_replay(stages, policy) -> set:
     "What the stages ask for; without a `policy`, the saved `old_X` instead of a live `X`."
     if policy is not None: return stages.needs
     return {f'old_{name}' if source_of(name) == 'live' else name for name in stages.needs}
 
 
 @torch.no_grad()
-def present_statistics(stages, rollouts, policy) -> dict[str, Tensor]:
+def _present_statistics(stages, rollouts, policy) -> dict[str, Tensor]:
     "Log-probabilities and live statistics of `policy`; the saved ones if it is None."
     live = live_names(stages.needs)
     if policy is not None: return policy.statistics(rollouts, ('logp', *live))
@@ -287,7 +287,7 @@ def replay_loss(stages, rollouts, adv, now: dict, **more) -> tuple[Tensor, Tenso
     """Loss and weight (see the notebook) of each token, and the total loss.
 
     Both are 0 in rows that the selection drops.
-    now: what `present_statistics` gives. more: signals that are not in the rows.
+    now: what `_present_statistics` gives. more: signals that are not in the rows.
     """
     live = dict(now)
     logp = live.pop('logp').where(rollouts.mask, 0.0).requires_grad_()
@@ -307,26 +307,27 @@ def _as_drawn(rollouts) -> Rollouts:
 
 
 def replay(rollouts, recipe='reinforce', *, reward=None, advantage=None, objective=None,
-           policy=None) -> Replay:
+           regularisers=None, policy=None) -> Replay:
     """Send saved `rollouts` through a recipe's stages from advantage to loss.
 
-    Nothing is sampled. Regularisers are left out.
-    advantage, objective: stages to take instead of the recipe's.
+    Nothing is sampled.
+    advantage, objective, regularisers: stages to take instead of the recipe's; () for no
+    regulariser.
     reward: scores the saved texts anew (None keeps the saved rewards).
     policy: gives log-probabilities and signals of its own; the old policy is whoever drew the rows.
     Raises ValueError for a signal that is not there.
     """
-    changes = dict(advantage=advantage, objective=objective)
-    changes = {field: stage for field, stage in changes.items() if stage is not None}
-    made = as_recipe(recipe).but(regularisers=(), **changes)
+    given = dict(advantage=advantage, objective=objective, regularisers=regularisers)
+    changes = {field: stage for field, stage in given.items() if stage is not None}
+    made = as_recipe(recipe).but(**changes)
     stages = build_stages(made, own=rollouts.signals)
     rows = rollouts if reward is None else scored_again(rollouts, reward, policy)
     rows = _as_drawn(rows)
-    needs = needed_in_replay(stages, policy)
+    needs = _needed_in_replay(stages, policy)
     check_signals(rows, needs, policy)
     if policy is not None:
         rows = add_signals(rows, needs, policy=policy)
-    now = present_statistics(stages, rows, policy)
+    now = _present_statistics(stages, rows, policy)
     adv = advantages(stages, rows, policy=policy).to(now['logp'])
     loss, weight, total = replay_loss(stages, rows, adv, now, policy=policy)
     return Replay(rows, adv, loss, weight, total, made)

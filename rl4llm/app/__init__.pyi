@@ -31,7 +31,6 @@ from .cli import pretrain_command as pretrain_command
 from .cli import probes_command as probes_command
 from .cli import recipe_page as recipe_page
 from .cli import recipes_command as recipes_command
-from .cli import sentence_of as sentence_of
 from .cli import study_command as study_command
 from .cli import train_command as train_command
 from .cli import tryout_command as tryout_command
@@ -51,7 +50,6 @@ from .demonstration import gain_and_price as gain_and_price
 from .demonstration import in_one_sentence as in_one_sentence
 from .demonstration import page_parts as page_parts
 from .demonstration import plot_gain_and_price as plot_gain_and_price
-from .demonstration import run_facts as run_facts
 from .demonstration import small_table as small_table
 from .demonstration import stored_study as stored_study
 from .demonstration import terminal_curves as terminal_curves

@@ -6,7 +6,7 @@
 __all__ = ['app', 'Seed', 'Store', 'claims', 'common', 'demo_command', 'parse_changes', 'train_command', 'compare_command',
            'pretrain_command', 'study_command', 'claims_list', 'claims_show', 'claims_markdown', 'claims_run',
            'tryout_command', 'probes_command', 'recipes_command', 'recipe_page', 'atlas_command', 'doctor_command',
-           'explained', 'sentence_of', 'main']
+           'explained', 'main']
 
 # %% ../../nbs/app/01_cli.ipynb #049c87e2
 import sys
@@ -456,7 +456,7 @@ def explained() -> tuple:
     return tuple(mistakes)
 
 # %% ../../nbs/app/01_cli.ipynb #046586df
-def sentence_of(error) -> str:
+def _sentence_of(error) -> str:
     "What an error says; a KeyError puts its text into quotes, which are left out."
     is_quoted = isinstance(error, KeyError) and error.args
     return str(error.args[0] if is_quoted else error)
@@ -470,5 +470,5 @@ def main(argv=None):
         sys.exit('stopped; the same command goes on from the last checkpoint')
     except Exception as error:
         if any(_DEBUG) or not isinstance(error, explained()): raise
-        typer.secho(f'rl4llm: {sentence_of(error)}', fg='red', err=True)
+        typer.secho(f'rl4llm: {_sentence_of(error)}', fg='red', err=True)
         sys.exit(2)

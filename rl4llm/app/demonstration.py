@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ARMS', 'STUDY', 'LR', 'NO_STUDY', 'PAGE', 'demo_sizes', 'demo_recipe', 'demo_runs', 'terminal_curves',
            'gain_and_price', 'in_one_sentence', 'small_table', 'plot_gain_and_price', 'page_parts', 'demo_report',
-           'run_facts', 'demo', 'stored_study', 'demo_table', 'closing_words']
+           'demo', 'stored_study', 'demo_table', 'closing_words']
 
 # %% ../../nbs/app/00_demonstration.ipynb #a32175f5
 import json, os, shutil, textwrap, time
@@ -221,7 +221,7 @@ def demo_report(runs, comparison, stored=None) -> str:
     told = dict(config=first.config, samples=int(first.final.num_samples[0]),
                 problems=len(first.final.keys), versions=json.dumps(first.config['versions']))
     here = dict(sentence=in_one_sentence(comparison), **page_parts(comparison),
-                training=figure_html(plot_entropy(runs)), facts=run_facts(runs).to_html())
+                training=figure_html(plot_entropy(runs)), facts=_run_facts(runs).to_html())
     beside = dict(stored=stored, no_study=NO_STUDY, frontier=frontier_verdict()._repr_html_())
     if stored is not None:
         study = compare(study_runs(stored, 'on-policy', level=_STUDY_LEVEL))
@@ -230,7 +230,7 @@ def demo_report(runs, comparison, stored=None) -> str:
     return Template(PAGE).render(runs=runs, **told, **here, **beside)
 
 # %% ../../nbs/app/00_demonstration.ipynb #58707399
-def run_facts(runs) -> pd.DataFrame:
+def _run_facts(runs) -> pd.DataFrame:
     "Learning rate, steps, seconds and tokens of each run."
     rows = {}
     for run in runs:

@@ -80,9 +80,7 @@ from .policy import ASSETS as ASSETS
 from .policy import Piece as Piece
 from .policy import Policy as Policy
 from .policy import as_policy as as_policy
-from .policy import check_model_folder as check_model_folder
 from .policy import decode as decode
-from .policy import decoder_of as decoder_of
 from .policy import encode_prompts as encode_prompts
 from .policy import end_token as end_token
 from .policy import has_fast_bf16 as has_fast_bf16
@@ -118,6 +116,7 @@ from .registry import load_stages as load_stages
 from .registry import nearest_names as nearest_names
 from .registry import place_of as place_of
 from .registry import recipe as recipe
+from .registry import recipe_code as recipe_code
 from .registry import recipe_dict as recipe_dict
 from .registry import recipe_diff as recipe_diff
 from .registry import recipe_fingerprint as recipe_fingerprint
@@ -126,6 +125,7 @@ from .registry import recipe_html as recipe_html
 from .registry import stage as stage
 from .registry import stages as stages
 from .registry import use as use
+from .registry import uses_of as uses_of
 from .registry import vary as vary
 from .reward_calls import as_rewards as as_rewards
 from .reward_calls import call_reward as call_reward
@@ -164,7 +164,6 @@ from .sampling import check_sampling as check_sampling
 from .sampling import choose as choose
 from .sampling import draw as draw
 from .sampling import draw_by_generate as draw_by_generate
-from .sampling import no_settings_of_its_own as no_settings_of_its_own
 from .sampling import response_room as response_room
 from .sampling import row_keys as row_keys
 from .sampling import sample as sample

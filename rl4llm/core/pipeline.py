@@ -20,7 +20,7 @@ from torch import Tensor
 
 # %% ../../nbs/core/13_pipeline.ipynb #5fd22c28
 from .numerics import fold
-from .registry import STAGE_FIELDS, STAGES, as_stage
+from .registry import STAGES, as_stage, uses_of
 from .rollouts import Rollouts, check_shape, rows_of
 from .signals import GIVEN, check_needs, logp_old_of, signals_for, source_of
 
@@ -260,8 +260,7 @@ def build_stages(recipe, task=None, *, own=()) -> Stages:
 
 def kept_whole(recipe) -> str | None:
     "What some stage of a recipe must see in one piece: 'batch', 'group' or None."
-    used = [getattr(recipe, field) for field in STAGE_FIELDS if field != 'regularisers']
-    wanted = {bound.info.keep_whole for bound in (*used, *recipe.regularisers)}
+    wanted = {bound.info.keep_whole for bound in uses_of(recipe)}
     if 'batch' in wanted: return 'batch'                     # holds every group
     return 'group' if 'group' in wanted else None
 

@@ -6,7 +6,8 @@
 __all__ = ['KINDS', 'STAGES', 'STAGE_FIELDS', 'LOOP_FIELDS', 'NUMBERS', 'RECIPES', 'LATER', 'StageInfo', 'check_kind', 'stage',
            'load_stages', 'nearest_names', 'find_stage', 'stages', 'Use', 'place_of', 'use', 'Recipe', 'as_stage',
            'vary', 'complete', 'check_fields', 'check_numbers', 'RecipeSpec', 'add_recipe', 'find_recipe', 'recipe',
-           'as_recipe', 'recipe_diff', 'recipe_dict', 'recipe_from_dict', 'recipe_fingerprint', 'recipe_html']
+           'as_recipe', 'recipe_diff', 'recipe_dict', 'recipe_from_dict', 'recipe_fingerprint', 'uses_of',
+           'recipe_code', 'recipe_html']
 
 # %% ../../nbs/core/05_registry.ipynb #04de94f1
 import dataclasses, functools, hashlib, html, importlib, inspect, json, sys
@@ -558,23 +559,41 @@ def _own_function(d: dict, kind: str):
 
     Nothing is imported for it: a stored recipe must not run code that nobody asked for.
     """
-    module, _, name = d['function'].partition(':')
-    fn = sys.modules.get(module)
-    for part in name.split('.'):
-        fn = getattr(fn, part, None)
+    fn = _found_function(d['function'])
     if fn is None:
         raise ValueError(f"the {kind} {d['stage']!r} of this recipe is no stage of the library but "
                          f"{d['function']}, which is not here: import or define it first.")
     return None if _registered(fn) else fn
 
+
+def _found_function(place: str):
+    "What is at 'module:name', in the library or a module that is there; None for nothing."
+    module, _, name = place.partition(':')
+    if module.startswith('rl4llm.'):
+        load_stages()
+    found = sys.modules.get(module)
+    for part in name.split('.'):
+        found = getattr(found, part, None)
+    return found
+
 # %% ../../nbs/core/05_registry.ipynb #0ccd5f40
 def _restored(value):
-    "The knob that `_stored` wrote down."
+    """The knob that `_stored` wrote down.
+
+    Nothing of others is imported for it, and only the wrapper of a factor is called: what can be
+    `stored`.
+    Raises ValueError for a function that is not there, or that wraps no factor.
+    """
     if isinstance(value, list): return tuple(value)
     if not isinstance(value, dict) or 'function' not in value: return value
-    module, name = value['function'].split(':')
-    fn = getattr(importlib.import_module(module), name)
+    fn = _found_function(value['function'])
+    if fn is None:
+        raise ValueError(f"a knob of this recipe is the function {value['function']}, which is "
+                         "not here: import or define it first.")
     if 'of' not in value: return fn
+    if not hasattr(fn, 'stored'):
+        raise ValueError(f"a knob of this recipe is made by {value['function']}, which wraps no "
+                         "factor: wanted a placebo.")
     how = {k: v for k, v in value.items() if k not in ('function', 'of')}
     return fn(_restored(value['of']), **how)
 
@@ -590,11 +609,23 @@ def recipe_fingerprint(recipe) -> str:
     counted = [f for f in STAGE_FIELDS + LOOP_FIELDS
                if f not in LATER or getattr(recipe, f) != LATER[f]]
     settings = {k: _without_place(v) for k, v in recipe_dict(recipe).items() if k in counted}
-    used = [getattr(recipe, f) for f in STAGE_FIELDS if f in counted and f != 'regularisers']
-    used += recipe.regularisers
-    code = called_code([fn for part in used for fn in _functions_of(part)])
+    code = recipe_code(recipe, counted)
     text = json.dumps([settings, code], sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def uses_of(recipe, fields=STAGE_FIELDS) -> list[Use]:
+    "The bound stages of a recipe in the order of its `fields`, each regulariser for itself."
+    single = [getattr(recipe, field) for field in fields if field in _SINGLE_STAGES]
+    return [*single, *recipe.regularisers]
+
+
+def recipe_code(recipe, fields=STAGE_FIELDS) -> dict[str, str]:
+    "The code of every function that the stages of a recipe call, by name."
+    return called_code([fn for bound in uses_of(recipe, fields) for fn in _functions_of(bound)])
+
+
+_SINGLE_STAGES = tuple(field for field in STAGE_FIELDS if field != 'regularisers')
 
 
 def _without_place(value):

@@ -160,10 +160,11 @@ def missing_signals(rollouts, needs) -> set:
 # %% ../../nbs/core/12_signals.ipynb #07a9f93f
 @torch.no_grad()
 def in_parts(f, rollouts, parts) -> dict[str, Tensor]:
-    "`f(rows)`, a dict of tensors, for each part of the rows in turn, joined. No gradient."
+    "`f(rows)`, a dict of tensors, for each part (numbers of rows), put together again."
     if len(parts) <= 1: return f(rollouts)
     found = [f(rows_of(rollouts, rows)) for rows in parts]
-    return {name: torch.cat([values[name] for values in found]) for name in found[0]}
+    place = torch.cat(list(parts)).argsort()
+    return {name: torch.cat([values[name] for values in found])[place] for name in found[0]}
 
 # %% ../../nbs/core/12_signals.ipynb #ccd0f952
 def _statistics_of(who: str, needs) -> dict:

@@ -30,7 +30,6 @@ from .estimators import group_gradients as group_gradients
 from .estimators import mean_of_sums as mean_of_sums
 from .estimators import one_gradient as one_gradient
 from .estimators import plot_checks as plot_checks
-from .estimators import random_groups as random_groups
 from .estimators import score_loss as score_loss
 from .estimators import statistic_of as statistic_of
 from .estimators import token_loss as token_loss

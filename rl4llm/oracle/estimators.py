@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['PARTS', 'score_loss', 'mean_of_sums', 'every_row', 'Estimator', 'estimator_of', 'tree_rollouts', 'tree_has',
            'statistic_of', 'greedy_sequence', 'with_signals', 'token_loss', 'one_gradient', 'group_gradients',
-           'GradientCheck', 'check_table', 'all_groups', 'random_groups', 'weighted_groups', 'check', 'plot_checks']
+           'GradientCheck', 'check_table', 'all_groups', 'weighted_groups', 'check', 'plot_checks']
 
 # %% ../../nbs/oracle/01_estimators.ipynb #bd30790b
 import dataclasses, inspect
+from functools import partial
 from dataclasses import dataclass, field
 import torch
 from torch import Tensor
@@ -268,15 +269,26 @@ def group_gradients(est: Estimator, tree: TokenTree, logits: Float[Tensor, "c v"
         each = [one_gradient(est, tree, logits, rewards, rows, old=old) for rows in groups]
         return torch.stack(each)
 
-    fast = _batch_gradients(est, tree, logits, rewards, index, old=old)
-    some = torch.linspace(0, len(index) - 1, min(6, len(index))).long().unique()
-    agree = torch.allclose(fast[some], literally(index[some]), rtol=1e-9, atol=1e-12)
-    if agree: return fast
+    at_once = partial(_batch_gradients, est, tree, logits, rewards, old=old)
+    fast = at_once(index)
+    some = _telling_groups(fast)
+    half = torch.arange(0, len(index), 2)
+    same = partial(torch.allclose, rtol=1e-9, atol=1e-12)
+    if same(fast[some], literally(index[some])) and same(fast[half], at_once(index[half])):
+        return fast
     if len(index) > alone:
         raise ValueError(f"{est.name}: groups in one call influence each other (or the aggregation "
                          f"is not linear), and {len(index)} of them are too many to take one by "
                          "one; choose a smaller tree or group.")
     return literally(index)
+
+
+def _telling_groups(gradients: Float[Tensor, "b c v"], most: int = 6) -> Int[Tensor, "m"]:
+    "Numbers of the groups with the largest gradients, and of some in between."
+    count = min(most, len(gradients))
+    largest = gradients.flatten(1).norm(dim=1).topk(count).indices
+    between = torch.linspace(0, len(gradients) - 1, count).long()
+    return torch.cat([largest, between]).unique()
 
 # %% ../../nbs/oracle/01_estimators.ipynb #9163c59d
 @dataclass(frozen=True, eq=False, repr=False)
@@ -380,7 +392,7 @@ def all_groups(tree: TokenTree, group: int) -> Int[Tensor, "b g"]:
     return torch.cartesian_prod(*[torch.arange(sequences)] * group).view(-1, group)
 
 # %% ../../nbs/oracle/01_estimators.ipynb #35272dad
-def random_groups(logp: Float[Tensor, "s"], group: int, samples: int,
+def _random_groups(logp: Float[Tensor, "s"], group: int, samples: int,
                   seed: int) -> Int[Tensor, "b g"]:
     "`samples` groups of `group` sequences drawn with probabilities `exp(logp)`."
     generator = torch.Generator().manual_seed(seed)
@@ -400,7 +412,7 @@ def weighted_groups(tree: TokenTree, logits: Float[Tensor, "c v"], group: int, *
         index = all_groups(tree, group)
         return index, logp[index].sum(1).exp()
     weight = torch.full((samples,), 1 / samples, dtype=torch.float64)
-    return random_groups(logp, group, samples, seed), weight
+    return _random_groups(logp, group, samples, seed), weight
 
 # %% ../../nbs/oracle/01_estimators.ipynb #d83ad9cc
 def check(estimator, tree: TokenTree, logits: Float[Tensor, "c v"], rewards: Float[Tensor, "s"], *,

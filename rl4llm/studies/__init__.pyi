@@ -63,16 +63,13 @@ from .probes import StoredResult as StoredResult
 from .probes import changed_probes as changed_probes
 from .probes import checksum as checksum
 from .probes import is_close as is_close
-from .probes import make_batches as make_batches
 from .probes import probe as probe
-from .probes import probe_draws as probe_draws
 from .probes import probe_names as probe_names
 from .probes import probe_recipe as probe_recipe
 from .probes import probe_steps as probe_steps
 from .probes import probes_named as probes_named
 from .probes import renew as renew
 from .probes import store_probes as store_probes
-from .probes import stored_batches as stored_batches
 from .probes import stored_results as stored_results
 from .study import EvaluateApart as EvaluateApart
 from .study import Exam as Exam
@@ -87,7 +84,6 @@ from .study import arm_probe as arm_probe
 from .study import arm_recipe as arm_recipe
 from .study import at_level as at_level
 from .study import base_evaluations as base_evaluations
-from .study import done_job as done_job
 from .study import earlier_arms as earlier_arms
 from .study import exams as exams
 from .study import final_jobs as final_jobs
@@ -109,7 +105,6 @@ from .study import save_study as save_study
 from .study import shared_records as shared_records
 from .study import stale_runs as stale_runs
 from .study import standing as standing
-from .study import standings as standings
 from .study import stored_jobs as stored_jobs
 from .study import stored_probes as stored_probes
 from .study import study_file as study_file
@@ -118,7 +113,6 @@ from .study import study_of as study_of
 from .study import study_policy as study_policy
 from .study import study_runs as study_runs
 from .study import tuning_table as tuning_table
-from .study import why_revised as why_revised
 from .study import with_repeats as with_repeats
 from .study import without_repeats as without_repeats
 from .tryouts import OWN_TERMS as OWN_TERMS

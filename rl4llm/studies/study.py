@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['STUDIES', 'STUDY_EXAMPLE', 'RENEWALS', 'PROBES', 'Study', 'add_study', 'study_named', 'read_study', 'Job',
            'arm_recipe', 'held_out', 'Exam', 'exams', 'study_policy', 'base_evaluations', 'EvaluateApart', 'run_job',
-           'job_key', 'job_file', 'results_of', 'done_job', 'run_jobs', 'pass_at_1', 'tuning_table', 'run_study',
-           'final_jobs', 'without_repeats', 'with_repeats', 'study_file', 'load_study', 'study_of', 'save_study',
-           'at_level', 'study_runs', 'stored_jobs', 'shared_records', 'repeated_jobs', 'renewals', 'is_current',
-           'stored_probes', 'revision', 'why_revised', 'arm_probe', 'standing', 'standings', 'stale_runs',
-           'earlier_arms']
+           'job_key', 'job_file', 'results_of', 'run_jobs', 'pass_at_1', 'tuning_table', 'run_study', 'final_jobs',
+           'without_repeats', 'with_repeats', 'study_file', 'load_study', 'study_of', 'save_study', 'at_level',
+           'study_runs', 'stored_jobs', 'shared_records', 'repeated_jobs', 'renewals', 'is_current', 'stored_probes',
+           'revision', 'arm_probe', 'standing', 'stale_runs', 'earlier_arms']
 
 # %% ../../nbs/studies/01_study.ipynb #0e4bc9fe
 import dataclasses, functools, hashlib, json, multiprocessing
@@ -257,7 +256,7 @@ def results_of(study, jobs, workers: int):
             yield futures[future], future.result()
 
 # %% ../../nbs/studies/01_study.ipynb #f25d9cfd
-def done_job(study, job: Job, folder, shared: dict | None = None) -> dict | None:
+def _done_job(study, job: Job, folder, shared: dict | None = None) -> dict | None:
     """The record of a job that belongs to the present code; None if none does.
 
     It is looked for in `folder`, and then in `shared`: key of a job -> its record elsewhere.
@@ -280,13 +279,13 @@ def run_jobs(study, jobs, folder, workers: int = 2, say=print) -> list[dict]:
     workers: as `results_of` takes them.
     """
     shared = shared_records(study)
-    todo = [job for job in jobs if done_job(study, job, folder, shared) is None]
+    todo = [job for job in jobs if _done_job(study, job, folder, shared) is None]
     for number, (job, record) in enumerate(results_of(study, todo, workers), 1):
         write_atomic(job_file(folder, study, job), json.dumps(record))
         result = f"pass@1 {pass_at_1(record):.3f}, {record['seconds']:.0f} s"
         name = f"{job.phase}, {job.regime}/{job.arm}, lr {job.lr:g}, seed {job.seed}"
         say(f"{number} of {len(todo)}: {name}: {result}")
-    return [done_job(study, job, folder, shared) for job in jobs]
+    return [_done_job(study, job, folder, shared) for job in jobs]
 
 # %% ../../nbs/studies/01_study.ipynb #be12da41
 def pass_at_1(record) -> float:
@@ -544,7 +543,7 @@ def revision(probe: str) -> int:
     return stored_probes().get(probe, {}).get('revision', 1)
 
 
-def why_revised(probe: str) -> str:
+def _why_revised(probe: str) -> str:
     "What has changed the numbers of a probe the last time; empty if nothing has."
     return stored_probes().get(probe, {}).get('why', '')
 
@@ -564,7 +563,7 @@ def standing(record: dict, made, probe: str) -> str:
     return 'current' if is_current(record['fingerprint'], made) else 'stale'
 
 
-def standings(stored: dict) -> list[tuple[dict, str]]:
+def _standings(stored: dict) -> list[tuple[dict, str]]:
     "Every run of stored results with its `standing`."
     study = STUDIES.get(stored['study']['name']) or study_of(stored)
     found = []
@@ -578,16 +577,16 @@ def standings(stored: dict) -> list[tuple[dict, str]]:
 def stale_runs(stored: dict) -> list[str]:
     "Stored runs that may not belong to the present code: 'regime/arm seed'."
     return [f"{record['regime']}/{record['arm']} seed {record['seed']}"
-            for record, found in standings(stored) if found == 'stale']
+            for record, found in _standings(stored) if found == 'stale']
 
 
 def earlier_arms(stored: dict) -> dict[str, str]:
     "Arms of an earlier loop, 'regime/arm' -> what has moved their numbers since."
     study = STUDIES.get(stored['study']['name']) or study_of(stored)
     found = {}
-    for record, stands in standings(stored):
+    for record, stands in _standings(stored):
         if stands != 'earlier loop': continue
         arm = record['arm']
         regime = record['regime']
-        found[f'{regime}/{arm}'] = why_revised(arm_probe(study, arm, regime))
+        found[f'{regime}/{arm}'] = _why_revised(arm_probe(study, arm, regime))
     return found

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['SAME', 'REPLACED', 'Evaluation', 'pass_curve', 'weights_hash', 'now', 'identity', 'Run', 'save_run', 'log_metrics',
-           'add_evaluation', 'read_metrics', 'checkpoint_metrics', 'check_same_metrics', 'mended_metrics', 'rewind',
-           'check_config', 'load_run', 'run_in', 'load_runs', 'locked', 'run_html']
+           'add_evaluation', 'read_metrics', 'rewind', 'load_run', 'run_in', 'load_runs', 'locked', 'run_html']
 
 # %% ../../nbs/training/01_records.ipynb #47b83139
 import contextlib, dataclasses, datetime, hashlib, html, json, warnings
@@ -211,7 +210,7 @@ def _row_of(line: str) -> dict | None:
     return row if is_row(row) else None
 
 # %% ../../nbs/training/01_records.ipynb #c2d51ae7
-def checkpoint_metrics(folder) -> dict[int, dict]:
+def _checkpoint_metrics(folder) -> dict[int, dict]:
     "Rows of metrics by step, from the newest checkpoint of a run that has some."
     for path in reversed(list_checkpoints(Path(folder) / 'checkpoints')):
         try:
@@ -222,7 +221,7 @@ def checkpoint_metrics(folder) -> dict[int, dict]:
     return {}
 
 # %% ../../nbs/training/01_records.ipynb #435dbea2
-def check_same_metrics(saved: dict, there: dict, file) -> None:
+def _check_same_metrics(saved: dict, there: dict, file) -> None:
     """Raises ValueError if the rows of `file` are of another run than those of a checkpoint.
 
     They are if not one step is told alike, times apart. saved, there: rows by step, of the
@@ -248,7 +247,7 @@ def _first_difference(row: dict, other: dict) -> str | None:
     return next((name for name, (mine, its) in pairs.items() if mine != its), None)
 
 # %% ../../nbs/training/01_records.ipynb #fbdc72be
-def mended_metrics(folder) -> list[dict]:
+def _mended_metrics(folder) -> list[dict]:
     """The rows of a run's metrics; what is missing or damaged comes from its checkpoints.
 
     Warns of damage and of steps that nobody knows. Raises ValueError for metrics that are of
@@ -256,8 +255,8 @@ def mended_metrics(folder) -> list[dict]:
     """
     rows, damaged = read_metrics(Path(folder) / 'metrics.jsonl')
     there = {row['step']: row for row in rows}
-    saved = checkpoint_metrics(folder)
-    check_same_metrics(saved, there, Path(folder) / 'metrics.jsonl')
+    saved = _checkpoint_metrics(folder)
+    _check_same_metrics(saved, there, Path(folder) / 'metrics.jsonl')
     known = {**saved, **there}
     missing = [step for step in range(max(known, default=-1) + 1) if step not in there]
     lost = [step for step in missing if step not in known]
@@ -303,7 +302,7 @@ _CONFIG |= {name: (int, 'a whole number') for name in ('seed', 'steps')}
 _NOT_ALWAYS = ('steps', 'seconds')               # a run that has not begun does not have them
 
 
-def check_config(config, file) -> dict:
+def _check_config(config, file) -> dict:
     """The configuration that was read from `file`.
 
     Raises ValueError naming the field that is missing or of a wrong kind.
@@ -335,14 +334,14 @@ def load_run(path) -> Run:
     except ValueError as error:
         raise ValueError(f"{file} is not valid JSON ({error}); the run's metrics and checkpoints "
                          "beside it may still be good.") from error
-    return run_in(path, check_config(config, file))
+    return run_in(path, _check_config(config, file))
 
 
 def run_in(path, config: dict) -> Run:
     "The run of a `config` whose metrics and evaluations lie in the folder `path`."
     path = Path(path)
     run = Run(config, path)
-    run.rows = mended_metrics(path)
+    run.rows = _mended_metrics(path)
     for stored in sorted((path / 'evaluations').glob('[0-9]*.json')):
         evaluation = Evaluation.from_dict(read_json(stored))
         run.evaluations[evaluation.step] = evaluation

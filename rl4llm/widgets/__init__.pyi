@@ -27,7 +27,6 @@ from .explorers import batch_table as batch_table
 from .explorers import batch_warnings as batch_warnings
 from .explorers import check_batch_numbers as check_batch_numbers
 from .explorers import curves_at as curves_at
-from .explorers import group_of_answers as group_of_answers
 from .explorers import needy_advantages as needy_advantages
 from .explorers import pass_at_k_explorer as pass_at_k_explorer
 from .explorers import pass_at_k_table as pass_at_k_table
@@ -65,7 +64,6 @@ from .panels import title_html as title_html
 from .panels import value_text as value_text
 from .rollout_microscope import group_html as group_html
 from .rollout_microscope import groups_html as groups_html
-from .rollout_microscope import is_scored as is_scored
 from .rollout_microscope import microscope as microscope
 from .rollout_microscope import microscope_view as microscope_view
 from .rollout_microscope import opened as opened

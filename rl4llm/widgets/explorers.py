@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['table_html', 'readable_html', 'pooled_counts', 'curves_at', 'pass_at_k_table', 'plot_pass_at_one_k', 'study_counts',
-           'pass_at_k_view', 'pass_at_k_explorer', 'group_of_answers', 'advantage_table', 'needy_advantages', 'tinted',
-           'advantage_html', 'advantage_playground', 'recipe_rows', 'stage_code_diff', 'recipe_difference_html',
-           'recipe_differ', 'check_batch_numbers', 'batch_numbers', 'token_numbers', 'signal_numbers', 'batch_warnings',
-           'batch_table', 'batch_html', 'batch_calculator']
+           'pass_at_k_view', 'pass_at_k_explorer', 'advantage_table', 'needy_advantages', 'tinted', 'advantage_html',
+           'advantage_playground', 'recipe_rows', 'stage_code_diff', 'recipe_difference_html', 'recipe_differ',
+           'check_batch_numbers', 'batch_numbers', 'token_numbers', 'signal_numbers', 'batch_warnings', 'batch_table',
+           'batch_html', 'batch_calculator']
 
 # %% ../../nbs/widgets/02_explorers.ipynb #db870c8f
 import difflib, functools, html, math
@@ -200,7 +200,7 @@ def pass_at_k_explorer(counts: dict | None = None, *, k: int = 16) -> Panel:
     return Panel(draw, controls, title='pass@k explorer', frames=frames, width=640)
 
 # %% ../../nbs/widgets/02_explorers.ipynb #2845b9cb
-def group_of_answers(rewards: Float[torch.Tensor, "n"], *,
+def _group_of_answers(rewards: Float[torch.Tensor, "n"], *,
                      tokens: int = 8, greedy: float = 0.0) -> Rollouts:
     """Finished answers of `tokens` tokens each to one prompt, without a model.
 
@@ -229,7 +229,7 @@ def advantage_table(rewards, *, methods=None, greedy: float = 0.0) -> pd.DataFra
     Raises ValueError for a method that needs a model, KeyError for an unknown name.
     """
     rewards = torch.as_tensor(rewards, dtype=torch.float32)
-    rollouts = group_of_answers(rewards, greedy=greedy)
+    rollouts = _group_of_answers(rewards, greedy=greedy)
     if methods is None:
         methods = [name for name in stages('advantage') if name not in needy_advantages()]
     rows = {name: _mean_advantages(name, rollouts) for name in methods}
