@@ -175,9 +175,16 @@ from .signal import signal_map as signal_map
 from .signal import signal_share as signal_share
 from .thoughts import AttemptRead as AttemptRead
 from .thoughts import Thought as Thought
+from .thoughts import accuracy_by_budget as accuracy_by_budget
+from .thoughts import answering as answering
 from .thoughts import by_backtracks as by_backtracks
+from .thoughts import feedback_prompts as feedback_prompts
+from .thoughts import feedback_table as feedback_table
+from .thoughts import plot_thought as plot_thought
 from .thoughts import read_attempt as read_attempt
 from .thoughts import read_thought as read_thought
+from .thoughts import think_within as think_within
+from .thoughts import thought_lines as thought_lines
 from .thoughts import thought_summary as thought_summary
 from .thoughts import thought_table as thought_table
 from .traces import Replay as Replay

@@ -7,6 +7,7 @@ from . import sat as sat
 from . import thinking as thinking
 from . import vocabulary as vocabulary
 from .countdown import Countdown as Countdown
+from .countdown import SOLUTIONS as SOLUTIONS
 from .countdown import Step as Step
 from .countdown import all_solutions as all_solutions
 from .countdown import canonical_steps as canonical_steps
@@ -81,6 +82,7 @@ from .thinking import anyhow as anyhow
 from .thinking import backward_attempt as backward_attempt
 from .thinking import backward_moves as backward_moves
 from .thinking import dead_end as dead_end
+from .thinking import demonstrated_feedback as demonstrated_feedback
 from .thinking import failing_attempt as failing_attempt
 from .thinking import feedback as feedback
 from .thinking import forward_attempt as forward_attempt

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STRATEGIES', 'FEEDBACK', 'play', 'towards', 'anyhow', 'nearest', 'solves', 'failing_attempt', 'dead_end', 'Thoughts',
            'Attempt', 'forward_attempt', 'backward_moves', 'backward_attempt', 'Trace', 'search', 'is_easy',
-           'habits_of', 'think', 'feedback', 'second_prompt', 'second_attempt']
+           'habits_of', 'think', 'feedback', 'demonstrated_feedback', 'second_prompt', 'second_attempt']
 
 # %% ../../nbs/tasks/06_thinking.ipynb #356739af
 import math, random
@@ -342,6 +342,13 @@ def feedback(item: Item, attempt, solution, kind: str) -> str:
 
 def _plain(steps) -> str:
     return ' ; '.join(f'{a} {op} {b} = {c}' for a, op, b, c in steps)
+
+
+def demonstrated_feedback(item: Item, rng: random.Random, kind: str) -> tuple[tuple, str]:
+    "A first attempt that fails, and what is truly said about it."
+    first = failing_attempt(item, rng, 'restart', ())
+    solution = play(item, rng, towards(item))
+    return first, feedback(item, first, solution, kind)
 
 
 def second_prompt(item: Item, attempt, said: str) -> str:
