@@ -37,6 +37,7 @@ from .frontiers import Path as Path
 from .frontiers import by_method as by_method
 from .frontiers import change_at as change_at
 from .frontiers import dominance as dominance
+from .frontiers import first_gain as first_gain
 from .frontiers import frontier as frontier
 from .frontiers import frontier_differences as frontier_differences
 from .frontiers import frontier_interval as frontier_interval
