@@ -196,21 +196,19 @@ def test_a_training_metric_is_the_mean_of_ten_steps():
     )  # rewards of steps 2 to 11 have this mean: those very steps are read
 
 
-@pytest.mark.parametrize('level', [0.02, 0.1, 0.37, 0.5])
-def test_at_a_training_reward_the_reward_is_that_reward(level):
+@pytest.mark.parametrize('noise, within', [(0.0, 0.015), (0.05, 0.03)])
+@pytest.mark.parametrize('level', [0.1, 0.37, 0.5])
+def test_at_a_training_reward_the_reward_is_that_reward(level, noise, within):
     "Whatever a metric is of the reward in a straight line, it is that of the level, for a fast and for a slow run."
+    luck = np.random.default_rng(0).normal(size=80)
     for pace in (15, 40):
-        reward = 0.9 * (1 - np.exp(-np.arange(80) / pace)) + 0.05 * np.random.default_rng(0).normal(
-            size=80
-        )
+        reward = 0.9 * (1 - np.exp(-np.arange(80) / pace)) + noise * luck
         run = _runs_of(dict(a={0: 1}))[0]
         run.metrics = pd.DataFrame(dict(step=range(80), reward=reward, entropy=3 - 2 * reward))
-        reached = max(
-            level, run.metrics['reward'].head(10).mean()
-        )  # not before the first ten steps
-        assert [metric_at(run, name, level) for name in ('reward', 'entropy')] == pytest.approx(
-            [reached, 3 - 2 * reached]
-        )
+        if pace == 15 and level == 0.1:
+            continue  # reached within the first ten steps, over which nothing can be averaged
+        assert metric_at(run, 'reward', level) == pytest.approx(level, abs=within)
+        assert metric_at(run, 'entropy', level) == pytest.approx(3 - 2 * level, abs=2 * within)
 
 
 def test_equal_progress_by_hand():

@@ -23,7 +23,8 @@ from ..analysis.entropy import window_means
 from ..core.citations import cited
 from ..core.policy import ASSETS
 from ..core.settings_file import check_name, nearest
-from ..studies.comparison import SEEDS_FOR_VERDICT, compare, holm, reached_step
+from ..studies.comparison import (SEEDS_FOR_VERDICT, compare, holm, reached_step,
+                                       rising_curve)
 from ..studies.definition_files import check_fields, needed_fields, read_definition
 from ..studies.study import (STUDIES, earlier_arms, load_study, stale_runs, study_file,
                                   study_named, study_runs)
@@ -154,17 +155,23 @@ def arm_of(run) -> str:
 
 # %% ../../nbs/atlas/00_claims.ipynb #0bd64fbb
 def equal_progress(runs, share: float = 0.9) -> float:
-    "A training reward that every arm reaches: `share` of the lowest mean of ten last steps."
+    """A training reward that every run reaches.
+
+    `share` of the lowest mean that an arm has over its ten last steps, or less if the
+    `rising_curve` of some run ends below that.
+    """
     last = pd.DataFrame({'arm': [arm_of(run) for run in runs],
                          'reward': [run.metrics['reward'].tail(10).mean() for run in runs]})
-    return share * float(last.groupby('arm')['reward'].mean().min())
+    wanted = share * float(last.groupby('arm')['reward'].mean().min())
+    ends = [rising_curve(run.metrics, 'reward').iloc[-1] for run in runs]
+    return float(min(wanted, *ends))
 
 # %% ../../nbs/atlas/00_claims.ipynb #93f0d6b7
 def metric_at(run, metric: str, at_reward: float | None = None) -> float:
     """Mean of a training metric over the last ten steps of a run.
 
-    at_reward: over the ten steps around where the training reward, a mean over as many, first
-    reaches this; nan if never. Of the reward itself it is this very value.
+    at_reward: over the ten steps around where the `rising_curve` of the training reward reaches
+    this; nan if never. Of the reward itself it is about this value.
     """
     if at_reward is None: return float(run.metrics[metric].tail(10).mean())
     place = reached_step(run.metrics, at_reward, metric='reward')

@@ -23,6 +23,7 @@ from .comparison import plot_comparison as plot_comparison
 from .comparison import progress_share as progress_share
 from .comparison import reached_step as reached_step
 from .comparison import readable_table as readable_table
+from .comparison import rising_curve as rising_curve
 from .definition_files import check_fields as check_fields
 from .definition_files import fits as fits
 from .definition_files import frozen as frozen
@@ -36,6 +37,7 @@ from .frontiers import Path as Path
 from .frontiers import by_method as by_method
 from .frontiers import change_at as change_at
 from .frontiers import dominance as dominance
+from .frontiers import first_gain as first_gain
 from .frontiers import frontier as frontier
 from .frontiers import frontier_differences as frontier_differences
 from .frontiers import frontier_interval as frontier_interval

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SEEDS_FOR_VERDICT', 'Interval', 'half_width', 'p_value', 'crossed_interval', 'hierarchical_interval', 'holm',
-           'aligned_counts', 'reached_step', 'progress_share', 'Comparison', 'comparison_table',
+           'aligned_counts', 'rising_curve', 'reached_step', 'progress_share', 'Comparison', 'comparison_table',
            'comparison_differences', 'comparison_crossings', 'readable_table', 'comparison_html', 'plot_comparison',
            'compare']
 
@@ -12,6 +12,7 @@ __all__ = ['SEEDS_FOR_VERDICT', 'Interval', 'half_width', 'p_value', 'crossed_in
 import html
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,7 +20,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
-from ..analysis.entropy import first_step_at, window_means
+from ..analysis.entropy import first_step_at
 from ..analysis.passk import (
     Band, bootstrap_means, crossing_band, curve_values, ks_up_to, pass_at_k, whole_numbers)
 from ..analysis.plots import plot_difference, plot_pass_at_k, style
@@ -266,18 +267,31 @@ def _pooled_base(runs, first):
     return tuple(totals[:, None])
 
 # %% ../../nbs/studies/00_comparison.ipynb #24ae8ee8
-def reached_step(
-    metrics: pd.DataFrame, level: float, *, metric: str = 'accuracy', smooth: int = 10,
-) -> float | None:
-    """Where the mean of `metric` over `smooth` steps first is at least `level`; None if never.
+def rising_curve(metrics: pd.DataFrame, metric: str = 'accuracy') -> pd.Series:
+    """The curve that never falls and fits a metric best, in least squares; steps as index.
 
-    The middle of those steps, straight between two such means: exact on a straight line.
+    Such a fit is made of flat pieces. Each stands at the middle of its steps, the first one at the
+    first step too and the last one at the last; the curve goes straight from one to the next.
     Raises ValueError if the metric was not recorded.
     """
     if metric not in metrics:
         raise ValueError(
             f"metrics have no column {metric!r}; they have {', '.join(metrics.columns)}.")
-    return first_step_at(window_means(metrics, metric, smooth=smooth), level)
+    recorded = metrics.set_index('step')[metric].astype(float).dropna()
+    fit = isotonic_regression(recorded.to_numpy())
+    steps = recorded.index.to_numpy(float)
+    values = {steps[0]: fit.x[0]}
+    for first, end in pairwise(fit.blocks):
+        values[steps[first:end].mean()] = fit.x[first]
+    values[steps[-1]] = fit.x[-1]
+    return pd.Series(values)
+
+
+def reached_step(
+    metrics: pd.DataFrame, level: float, *, metric: str = 'accuracy',
+) -> float | None:
+    "Where the `rising_curve` of a training metric is at a level first; None if it never is."
+    return first_step_at(rising_curve(metrics, metric), level)
 
 # %% ../../nbs/studies/00_comparison.ipynb #cde75340
 def _final(run):
@@ -289,13 +303,12 @@ def _final(run):
 def progress_share(metrics: pd.DataFrame, metric: str, steps: tuple) -> float:
     """How far `metric` is at the second of three steps, from the first (0) to the third (1).
 
-    In the least-squares fit of the metric that never falls; by steps where that does not rise.
+    On the metric's `rising_curve`; by steps where that does not rise.
     """
     before, now, after = steps
     if now <= before: return 0.0
-    recorded = metrics.set_index('step')[metric].dropna()
-    fit = isotonic_regression(recorded.to_numpy()).x
-    low, here, high = np.interp(steps, recorded.index, fit)
+    curve = rising_curve(metrics, metric)
+    low, here, high = np.interp(steps, curve.index, curve)
     if not high > low: return (now - before) / (after - before)
     return float((here - low) / (high - low))
 
@@ -312,10 +325,10 @@ class _Choice(NamedTuple):
     share: float = 0.0
 
 # %% ../../nbs/studies/00_comparison.ipynb #b62c1fb8
-def _chosen(run, at_reward, metric, smooth) -> _Choice:
+def _chosen(run, at_reward, metric) -> _Choice:
     "The final evaluation of a run, or the two around where it reaches `at_reward`."
     if at_reward is None: return _Choice(run, _final(run))
-    reached = reached_step(run.metrics, at_reward, metric=metric, smooth=smooth)
+    reached = reached_step(run.metrics, at_reward, metric=metric)
     if reached is None: return _Choice(run, None)
     before = max((step for step in run.evaluations if step <= reached), default=None)
     after = min((step for step in run.evaluations if step >= reached), default=None)
@@ -583,12 +596,12 @@ def plot_comparison(comparison: Comparison, reference: str | None = None):
 def _by_method(run) -> str: return run.method
 
 # %% ../../nbs/studies/00_comparison.ipynb #5e2d19ab
-def _choices(runs, label, at_reward, metric, smooth) -> tuple[list[_Choice], tuple[str, ...]]:
+def _choices(runs, label, at_reward, metric) -> tuple[list[_Choice], tuple[str, ...]]:
     "The runs that have an evaluation to compare, and the names of those that have none."
     kept = []
     missing = []
     for run in runs:
-        choice = _chosen(run, at_reward, metric, smooth)
+        choice = _chosen(run, at_reward, metric)
         if choice.evaluation is not None:
             kept.append(choice)
         else:
@@ -654,17 +667,17 @@ def _possible_ks(counts, ks) -> tuple[int, ...]:
 
 # %% ../../nbs/studies/00_comparison.ipynb #fce197e0
 def compare(
-    runs, *, ks=None, at_reward: float | None = None, metric: str = 'accuracy', smooth: int = 10,
-    label=None, level: float = 0.95, interval: str = 't',
+    runs, *, ks=None, at_reward: float | None = None, metric: str = 'accuracy', label=None,
+    level: float = 0.95, interval: str = 't',
 ) -> Comparison:
     """pass@k of finished runs by method, with intervals over seeds and problems.
 
     All runs must have been evaluated on the same problems.
 
     `ks`: default the powers of 4 that all evaluations allow.
-    `at_reward`: read each run where the mean of the training `metric` (over `smooth` steps, at
-    their middle) first reaches it, between the evaluations before and after; runs that never do,
-    or have no such evaluations, are named in `.missing`.
+    `at_reward`: read each run where the `rising_curve` of the training `metric` reaches it,
+    between the evaluations before and after; runs that never do, or have no such evaluations, are
+    named in `.missing`.
     `label(run)`: the method's name, default `run.method`.
     `interval`: 't' or 'bootstrap'.
 
@@ -679,7 +692,7 @@ def compare(
     _check_runs(runs, label)
     if label is _by_method:
         _check_knobs(runs)
-    kept, missing = _choices(runs, label, at_reward, metric, smooth)
+    kept, missing = _choices(runs, label, at_reward, metric)
     if at_reward is None:
         _check_steps(kept, label)
     else:

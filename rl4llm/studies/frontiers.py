@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Path', 'path_from_counts', 'paths_on_the_way', 'paths_at_the_end', 'change_at', 'frontier', 'frontier_interval',
-           'by_method', 'furthest', 'shared_gains', 'frontier_table', 'frontier_differences', 'dominance',
+           'by_method', 'furthest', 'shared_gains', 'first_gain', 'frontier_table', 'frontier_differences', 'dominance',
            'plot_frontiers', 'study_paths', 'readings', 'measured_frontiers', 'verdict_file', 'store_frontiers',
            'FrontierVerdict', 'frontier_verdict', 'verdict_table', 'verdict_sentences', 'verdict_headline',
            'verdict_changes', 'not_there_yet', 'plot_study']
@@ -238,6 +238,18 @@ def shared_gains(paths, count: int = 3, share: float = 0.7) -> Float[np.ndarray,
                          "equal pass@1 to compare at.")
     return share * min(reached.values()) * np.arange(1, count + 1) / count
 
+
+def first_gain(paths) -> float:
+    "The gain of pass@1 from which on every method has a trained point behind it."
+    return max(_first_of_method(found) for found in by_method(paths).values())
+
+
+def _first_of_method(paths) -> float:
+    "The smallest gain of pass@1, above 0, at a trained point of the paths of one method."
+    means = [path.first.mean((1, 2)) for path in paths]
+    gains = np.concatenate([mean[1:] - mean[0] for mean in means])
+    return float(gains[gains > 0].min())
+
 # %% ../../nbs/studies/05_frontiers.ipynb #2c12ed34
 def frontier_table(paths, gains=None, **how) -> pd.DataFrame:
     """Each method at each level of pass@1: change of pass@k since the base, and a verdict.
@@ -266,14 +278,21 @@ def _untold(named: dict, paths) -> dict:
 
 
 def _rows(named: dict, paths, gains, interval) -> list[dict]:
-    "One row for each gain."
+    """One row for each gain, and a single one for all that lie below `first_gain`.
+
+    Those are one measurement, scaled: kept is the highest of them that can be read.
+    """
     base = paths[0].first[0].mean()
     seeds = min(path.first.shape[1] for path in paths)
+    first = first_gain(paths)
+    chord = []
     rows = []
     for gain, mean, low, high, p in zip(gains, *interval):
         measured = dict(difference=mean, low=low, high=high, p=p, seeds=seeds)
-        rows.append({**named, 'gain': gain, 'pass@1': base + gain, **measured})
-    return rows
+        row = {**named, 'gain': gain, 'pass@1': base + gain, **measured}
+        (rows if gain > first else chord).append(row)
+    readable = [row for row in chord if np.isfinite(row['p'])]
+    return (readable or chord)[-1:] + rows
 
 
 def _judged(rows: list[dict], alpha: float = 0.05) -> pd.DataFrame:
@@ -351,7 +370,7 @@ def plot_frontiers(paths, k: int, *, ax=None, title: str = '', **how):
 
 def _draw_frontier(ax, paths, colour, **how) -> tuple:
     "Draw one method's frontier with its band; the end of its line."
-    gains = shared_gains(paths, 12, 0.97)
+    gains = np.linspace(0, 0.97 * furthest(paths), 13)[1:]
     band = frontier_interval(paths, gains, **how)
     base = paths[0].reach[0].mean()
     x = paths[0].first[0].mean() + gains
