@@ -9,7 +9,7 @@ __all__ = ['STRATEGIES', 'FEEDBACK', 'play', 'towards', 'anyhow', 'nearest', 'so
 
 # %% ../../nbs/tasks/06_thinking.ipynb #356739af
 import math, random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 # %% ../../nbs/tasks/06_thinking.ipynb #ef4da0a6
@@ -89,6 +89,7 @@ class Thoughts:
 
     silent: share that answers without a thought.
     more: chance of one more failing attempt before the right one; most: at most so many.
+    told: the same chance in a second attempt, after something was said about the first.
     cut: share of failing attempts that stop at their first dead end, the others are played out.
     backs_up: whether attempts are given up at all; if not, the first one is the answer.
     checks: share of thoughts that compare the result of each finished attempt with the target.
@@ -100,8 +101,9 @@ class Thoughts:
     strategies: their weights, in the order of `STRATEGIES`.
     """
     silent: float = 0.2
-    more: float = 0.7
-    most: int = 8
+    more: float = 0.6
+    told: float = 0.2
+    most: int = 6
     cut: float = 0.5
     backs_up: bool = True
     checks: float = 0.5
@@ -365,10 +367,12 @@ def second_attempt(item: Item, rng: random.Random, dial: Thoughts = Thoughts(), 
     silent: share of prompts in which nothing is said.
     """
     first = failing_attempt(item, rng, 'restart', ())
-    solution = play(item, rng, towards(item))
     kind = rng.choice(FEEDBACK)
+    kept = first[:dead_end(item, first) - 1] if kind == 'where' else ()
+    solution = play(item, rng, towards(item), kept)
     told = (first, solution)
     if rng.random() > true:
         told = (failing_attempt(item, rng, 'restart', first), first)
     said = '' if rng.random() < silent else feedback(item, *told, kind)
-    return second_prompt(item, first, said), think(item, rng, dial, solution=solution).text
+    direct = replace(dial, more=dial.told)
+    return second_prompt(item, first, said), think(item, rng, direct, solution=solution).text

@@ -112,7 +112,7 @@ _THINKING = dict(hidden_size=144, num_hidden_layers=4, num_attention_heads=4,
 add_base('tiny-think-v1', 'Countdown with visible search: 1M parameters, thoughts of 0 to 300 '
                           'tokens, second attempts after feedback.',
          architecture=_THINKING, mixture=_COUNTDOWNS, steps=1300, batch=192, bf16=True,
-         shipped=True, stored='bfloat16', room=256, thoughts={}, second=.2);
+         shipped=True, stored='bfloat16', room=256, thoughts={}, second=.3);
 
 # %% ../../nbs/training/05_pretraining.ipynb #d5911eda
 def demonstrations(spec: BaseSpec, count: int, *, seed: int) -> list[tuple[str, str]]:
