@@ -288,4 +288,4 @@ def _write_line(ax, row: int, line: list[str], doubts, colours) -> None:
         ground = colours(min(0.75, next(doubts) / 3))
         ax.text(place, row, word, family='monospace', fontsize=7, va='center',
                 bbox=dict(facecolor=ground, edgecolor='none', pad=1))
-        place += 1.05 * len(word) + 0.9
+        place += 0.85 * len(word) + 0.9
