@@ -3274,6 +3274,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'rl4llm/training/pretraining.py'),
                                              'rl4llm.training.pretraining._four_digits': ( 'training/pretraining.html#_four_digits',
                                                                                            'rl4llm/training/pretraining.py'),
+                                             'rl4llm.training.pretraining._llama': ( 'training/pretraining.html#_llama',
+                                                                                     'rl4llm/training/pretraining.py'),
                                              'rl4llm.training.pretraining._one_of_train': ( 'training/pretraining.html#_one_of_train',
                                                                                             'rl4llm/training/pretraining.py'),
                                              'rl4llm.training.pretraining._padded': ( 'training/pretraining.html#_padded',

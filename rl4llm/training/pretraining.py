@@ -106,13 +106,28 @@ _COUNTDOWNS = (
     ('countdown', {'numbers': 5}, .35),
 )
 
-_THINKING = dict(hidden_size=144, num_hidden_layers=4, num_attention_heads=4,
-                 intermediate_size=432, max_position_embeddings=512)
 
-add_base('tiny-think-v1', 'Countdown with visible search: 1M parameters, thoughts of 0 to 300 '
-                          'tokens, second attempts after feedback.',
-         architecture=_THINKING, mixture=_COUNTDOWNS, steps=1300, batch=192, bf16=True,
-         shipped=True, stored='bfloat16', room=256, thoughts={}, second=.3);
+def _llama(width: int, layers: int) -> dict:
+    "The architecture of a thinking base: four heads, a context of 512 tokens."
+    return dict(hidden_size=width, num_hidden_layers=layers, num_attention_heads=4,
+                intermediate_size=3 * width, max_position_embeddings=512)
+
+
+_THINKER = dict(architecture=_llama(144, 4), mixture=_COUNTDOWNS, steps=1300, batch=192, bf16=True,
+                stored='bfloat16', room=256, thoughts={}, second=.3)
+
+add_base('tiny-think-v1', 'Countdown with visible search: 1.1M parameters, second attempts after '
+                          'feedback.', **_THINKER, shipped=True);
+
+# %% ../../nbs/training/05_pretraining.ipynb #6a200005
+add_base('tiny-straight-v1', 'As tiny-think-v1, but no demonstration gives an attempt up.',
+         **{**_THINKER, 'thoughts': dict(backs_up=False)})
+add_base('tiny-careless-v1', 'As tiny-think-v1, but every thought checks and is often wrong.',
+         **{**_THINKER, 'thoughts': dict(checks=1.0, fooled=(.5, .5))})
+add_base('tiny-think-s-v1', 'As tiny-think-v1, with a third of the parameters.',
+         **{**_THINKER, 'architecture': _llama(96, 3)})
+add_base('tiny-think-l-v1', 'As tiny-think-v1, with three times the parameters.',
+         **{**_THINKER, 'architecture': _llama(208, 6)});
 
 # %% ../../nbs/training/05_pretraining.ipynb #d5911eda
 def demonstrations(spec: BaseSpec, count: int, *, seed: int) -> list[tuple[str, str]]:
