@@ -1716,6 +1716,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'rl4llm/engine/fast_llama.py'),
                                           'rl4llm.engine.fast_llama.buckets': ( 'engine/fast_llama.html#buckets',
                                                                                 'rl4llm/engine/fast_llama.py'),
+                                          'rl4llm.engine.fast_llama.decodes_fast': ( 'engine/fast_llama.html#decodes_fast',
+                                                                                     'rl4llm/engine/fast_llama.py'),
                                           'rl4llm.engine.fast_llama.distinct_prefixes': ( 'engine/fast_llama.html#distinct_prefixes',
                                                                                           'rl4llm/engine/fast_llama.py'),
                                           'rl4llm.engine.fast_llama.fast_layer': ( 'engine/fast_llama.html#fast_layer',
