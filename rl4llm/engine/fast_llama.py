@@ -23,7 +23,7 @@ from .fused import GatedLinear, LowLinear, Mix, NormLinear, TreeMix, interleaved
 
 # %% ../../nbs/engine/02_fast_llama.ipynb #5c45fe19
 _LONGEST = 512                  # tokens in all, in a forward pass
-_LONGEST_DECODED = 128
+_SHORT = 128                    # the same where they are decoded
 
 # %% ../../nbs/engine/02_fast_llama.ipynb #ef63b8ad
 def is_fast(model, tokens: int) -> bool:
@@ -35,7 +35,7 @@ def is_fast(model, tokens: int) -> bool:
 
 def decodes_fast(model, tokens: int) -> bool:
     "The same for decoding token by token."
-    return tokens <= _LONGEST_DECODED and is_fast(model, tokens)
+    return tokens <= _SHORT and is_fast(model, tokens)
 
 # %% ../../nbs/engine/02_fast_llama.ipynb #22039b0d
 def _matrix(weight: Float[Tensor, "o i"], dtype) -> tuple[Tensor, Tensor]:
