@@ -1286,7 +1286,7 @@ def test_equal_rewards_of_different_samplers_are_not_compared(tiny_folder, easy,
     ]
     assert compare(runs).at_reward is None
     with pytest.raises(ValueError, match=f'at_reward needs runs of one {next(iter(change))}'):
-        compare(runs, at_reward=0.0, smooth=1)
+        compare(runs, at_reward=0.0)
 
 
 def test_functions_without_source_are_told_apart(tiny_folder, lively):
