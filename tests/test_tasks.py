@@ -32,7 +32,7 @@ from rl4llm.tasks import (
     verify_sat,
     wrong_value,
 )
-from rl4llm.tasks import SPLITS, VerifierFailed, keep_task, same_answer, task_from, verdict_of
+from rl4llm.tasks import SPLITS, Verdict, VerifierFailed, keep_task, same_answer, task_from, verdict_of
 from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
 
 NAMES = ['countdown', 'modular', 'sat']
@@ -948,6 +948,11 @@ HOPELESS = {
     'complex': lambda text, answer: 1j,
     'several': lambda text, answer: [True, False],
     'bytes': lambda text, answer: b'1',
+    'a score above 1': lambda text, answer: SimpleNamespace(correct=True, score=7),
+    'a score that is none': lambda text, answer: SimpleNamespace(correct=True, score=None),
+    'not whether it is right': lambda text, answer: SimpleNamespace(correct=None, score=1),
+    'right by a half': lambda text, answer: SimpleNamespace(correct=0.5, score=1),
+    'right without a score': lambda text, answer: SimpleNamespace(correct=True),
 }
 
 
@@ -976,6 +981,56 @@ def test_a_verifier_that_fails_is_told_of_with_row_and_completion(kind):
         assert isinstance(e.value.__cause__, (ZeroDivisionError, KeyError)) == kind.startswith(
             'raises'
         )
+
+
+IN_ANY_ORDER = [
+    lambda text, answer: answer in text,
+    lambda answer, text: answer in text,
+    lambda solution, completion: solution in completion,
+    lambda response, solution, exactly=False: solution in response,
+    lambda *, answer, text: answer in text,
+    lambda answer, *, completion, **more: answer in completion,
+    lambda said, wanted: wanted in said,
+    lambda said, /, wanted: wanted in said,
+    lambda text, wanted, answer=None: wanted in text,
+    partial(lambda answer, text, limit: answer in text[:limit], limit=9),
+]
+
+
+@pytest.mark.parametrize('verify', IN_ANY_ORDER)
+def test_a_verifier_may_name_its_parameters_in_any_order(verify):
+    made = task_from([{'question': 'q', 'answer': 'seven'}], verify=verify)
+    item = next(i for part in made.parts.values() for i in part)
+    assert made.verify(item, 'seven!').correct and not made.verify(item, 'seve').correct
+
+
+@pytest.mark.parametrize(
+    'verify',
+    [
+        lambda answer, wanted: True,
+        lambda answer, text, /: True,
+        lambda wanted, text: True,
+        lambda answer, solution: True,
+        lambda item, text: True,
+        verify_countdown,
+    ],
+)
+def test_a_verifier_with_a_name_at_the_place_of_another_is_refused(verify):
+    with pytest.raises(ValueError, match='wanted a function of a text and an answer') as e:
+        task_from(ROWS, verify=verify)
+    assert 'names them (' in str(e.value) and '\n' not in str(e.value)
+
+
+def test_a_verdict_of_any_kind_becomes_a_whole_one():
+    made = SimpleNamespace(name='bare', levels={})
+    keep_task(made, replace=True)
+    for right, score in ((True, 1), (0, 0.5), (False, 0)):
+        made.verify = lambda item, text: SimpleNamespace(correct=right, score=score)
+        assert verdict_of(Item('bare', ('q', 1)), 'x') == Verdict(right == 1, score, *3 * [None])
+    for said in (dict(correct=True, score=7), dict(correct=None, score=0), dict(correct=True)):
+        made.verify = lambda item, text: SimpleNamespace(**said)
+        with pytest.raises(VerifierFailed, match="'bare', asked about .* wanted a Verdict"):
+            verdict_of(Item('bare', ('q', 1)), 'x')
 
 
 @pytest.mark.parametrize('verify', [lambda text: True, 0, 'exact', lambda text, answer, more: True])
