@@ -558,7 +558,9 @@ def test_special_tokens_inside_a_response_reach_the_verifier(tokenizer):
         (f'<answer> 7 </answer>{end}', '<answer> 7 </answer>'),
         ('7<again>8', '7<again>8'),
         (f'7{end}8{end}', f'7{end}8'),
-        (f'7{end}<pad><pad>', '7'),
+        (f'7{end}<pad><pad>', f'7{end}<pad><pad>'),
+        (f'7<pad><pad>{end}', '7<pad><pad>'),
+        (f'7{end}{end}', f'7{end}'),
         (f'<pad>7{end}', '<pad>7'),
     ):
         ids = torch.tensor([tokenizer(text, add_special_tokens=False)['input_ids']])

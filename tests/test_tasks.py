@@ -742,6 +742,21 @@ def test_text_survives_the_tokenizer(text):
     assert tok(text).input_ids[:1] == [tok.bos_token_id]
 
 
+@pytest.mark.parametrize('name', NAMES)
+def test_whatever_stands_beside_an_answer_is_judged(name):
+    "One end token closes a response; any other special token is part of what was said."
+    import torch
+    from rl4llm.core.policy import Policy
+
+    policy = Policy.load('tiny')
+    item, answer = some(name, next(iter(levels(name))))
+    more = dict.fromkeys(['<pad>', '<eos>', '<bos>', '<unk>'])
+    for said in ('{} <eos>', '{}', *(f'{{}} {word} <eos>' for word in more)):
+        ids = torch.tensor([policy.tokenizer(said.format(answer), add_special_tokens=False).input_ids])
+        text = policy.decode(ids, torch.ones_like(ids, dtype=torch.bool))[0]
+        assert verdict_of(item, text).correct == (said in ('{} <eos>', '{}')), (said, text)
+
+
 def test_every_compact_text_is_inside_the_vocabulary(tmp_path):
     from transformers import AutoTokenizer
 
