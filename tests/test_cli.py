@@ -148,7 +148,10 @@ def commands():
     "Every command by its words, also those of a group."
     from rl4llm.app.cli import app
 
-    groups = [('', app), *((f'{group.name} ', group.typer_instance) for group in app.registered_groups)]
+    groups = [
+        ('', app),
+        *((f'{group.name} ', group.typer_instance) for group in app.registered_groups),
+    ]
     return {
         f'{head}{info.name}': info for head, group in groups for info in group.registered_commands
     }
@@ -194,7 +197,9 @@ def test_what_the_system_refuses_is_a_sentence(error, words, monkeypatch, capsys
     with pytest.raises(SystemExit) as stop:
         main(['doctor'])
     said = capsys.readouterr().err
-    assert stop.value.code == 2 and words in said and 'Errno' not in said and '\n' not in said.strip()
+    assert (
+        stop.value.code == 2 and words in said and 'Errno' not in said and '\n' not in said.strip()
+    )
 
 
 @pytest.mark.parametrize('words', commands())

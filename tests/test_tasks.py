@@ -10,6 +10,7 @@ from rl4llm.tasks import countdown as C
 from rl4llm.tasks import (
     Item,
     all_solutions,
+    as_task,
     canonical_steps,
     final_answer,
     first_dead_end,
@@ -32,7 +33,15 @@ from rl4llm.tasks import (
     verify_sat,
     wrong_value,
 )
-from rl4llm.tasks import SPLITS, Verdict, VerifierFailed, keep_task, same_answer, task_from, verdict_of
+from rl4llm.tasks import (
+    SPLITS,
+    Verdict,
+    VerifierFailed,
+    keep_task,
+    same_answer,
+    task_from,
+    verdict_of,
+)
 from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
 
 NAMES = ['countdown', 'modular', 'sat']
@@ -298,6 +307,15 @@ def test_countdown_hand_cases(text, score, first, why):
     assert (v.correct, v.score, v.first_error) == (False, score, first) and why in v.reason
 
 
+def test_one_border_may_stand_behind_the_last_step():
+    for seed in range(20):
+        item, good = some('countdown', 'easy', seed)
+        for text in (f'{good} ;', f'{good};', f'{good} ;\n', f'<answer> {good} ; </answer>'):
+            assert verify_countdown(item, text) == verify_countdown(item, good), text
+        for text in (f'{good} ; ;', f'; {good}', f'{good} ; x', f'{good} ;.'):
+            assert not verify_countdown(item, text).correct, text
+
+
 def test_countdown_extra_steps_and_dead_ends():
     item = Item('countdown', ((1, 2, 3), 6, 99, '+-*'))
     good = '1 + 2 = 3 ; 3 + 3 = 6'
@@ -438,6 +456,11 @@ def test_satisfying_is_exhaustive_and_first_error_is_a_dead_end(seed, k, m):
 def test_literal_layouts():
     for text in ('a ! b c', 'a !b c', 'a, !b, c', 'a\n! b\nc', 'a!b c'):
         assert parse_literals(text) == (1, -2, 3), text
+    blanks = [chr(i) for i in range(0x10000) if chr(i).isspace()]
+    assert len(blanks) > 20 and '\x85' in blanks and '\xa0' in blanks and '\x1c' in blanks
+    for blank in blanks:
+        for text in ('a{0}!{0}b{0}c', 'a,{0}! b{0},c', 'a{0}{0}!b c{0}'):
+            assert parse_literals(text.format(blank)) == (1, -2, 3), blank
     for text in ('a b,', 'a !', '! ! a', 'a ab', 'A b', 'a;b', 'а b'):
         assert parse_literals(text) is None, text
 
@@ -750,9 +773,11 @@ def test_whatever_stands_beside_an_answer_is_judged(name):
 
     policy = Policy.load('tiny')
     item, answer = some(name, next(iter(levels(name))))
-    more = dict.fromkeys(['<pad>', '<eos>', '<bos>', '<unk>'])
+    more = ('<pad>', '<eos>', '<bos>', '<unk>')
     for said in ('{} <eos>', '{}', *(f'{{}} {word} <eos>' for word in more)):
-        ids = torch.tensor([policy.tokenizer(said.format(answer), add_special_tokens=False).input_ids])
+        ids = torch.tensor(
+            [policy.tokenizer(said.format(answer), add_special_tokens=False).input_ids]
+        )
         text = policy.decode(ids, torch.ones_like(ids, dtype=torch.bool))[0]
         assert verdict_of(item, text).correct == (said in ('{} <eos>', '{}')), (said, text)
 
@@ -907,6 +932,13 @@ def test_the_verifier_of_own_data_never_fails(text):
         ('1/0', 7, False),
         ('−7', -7, True),
         ('50%', 50, True),
+        ('$5', '5%', False),
+        ('€5', '$5', False),
+        ('€5', '€5.00', True),
+        ('€5', ('$5', '£5', 5), True),
+        ('£5', ('$5', '€5'), False),
+        ('＄5', '$5', True),
+        ('$5$', '€5', True),
         ('50%', 0.5, False),
         ('paris', 'Paris.', True),
         ('Paris is in France', 'Paris', False),
@@ -1068,6 +1100,12 @@ def test_a_failing_task_of_ones_own_is_named_as_well():
         verdict_of(Item('bare', ('q', 1)), 'x')
 
 
+def SERIES():
+    import pandas as pd
+
+    return pd.Series(['q', 'r'])
+
+
 @pytest.mark.parametrize(
     'rows, words',
     [
@@ -1075,6 +1113,17 @@ def test_a_failing_task_of_ones_own_is_named_as_well():
         ([{'question': 'q'}], "row 0 has no column 'answer'"),
         ([{'question': 'q', 'answer': None}], 'row 0 has no answer'),
         ([{'question': '', 'answer': 1}], 'row 0 has no question'),
+        ([{'question': ' \n\u2003', 'answer': 1}], 'row 0 has no question'),
+        ([{'question': 'q', 'answer': ' '}], 'row 0 has no answer'),
+        ([{'question': 'q\ud800', 'answer': 1}], 'row 0: question has half a character'),
+        ([{'question': 'q', 'answer': 'a\udfff'}], 'row 0: answer has half a character'),
+        ([{'question': 'q', 'answer': [1, 10**5000]}], 'more than 2000 digits'),
+        ([{'question': 'q', 'answer': -(10**5000)}], 'more than 2000 digits'),
+        ([{'question': 'q', 'answer': {10**5000}}], 'thousands of digits'),
+        (None, 'rows is None, wanted a list of dicts'),
+        (7, 'rows is 7, wanted a list of dicts'),
+        ({'train': None}, 'rows is None, wanted a list of dicts'),
+        (SERIES, 'row 0 is a str'),
         ([{'question': 'q', 'answer': float('nan')}], 'no answer'),
         ([{'question': ['q'], 'answer': 1}], 'wanted the question as text'),
         ([{'question': 'q', 'answer': {}}], 'wanted a text, a number or a list'),
@@ -1085,6 +1134,8 @@ def test_a_failing_task_of_ones_own_is_named_as_well():
     ],
 )
 def test_rows_that_make_no_problems_are_refused(rows, words):
+    if callable(rows):
+        rows = rows()
     with pytest.raises(ValueError, match=words) as e:
         task_from(rows)
     assert '\n' not in str(e.value)
@@ -1096,6 +1147,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     for text, words in (
         ('{"question": 1', 'line 1'),
         ('\n{"question": "q", "answer": 1}\n[1]', 'line 3'),
+        ('{"question": "q", "answer": ' + '9' * 5000 + '}', 'line 1'),
+        ('[' * 100_000, 'line 1'),
     ):
         (tmp_path / 'bad.jsonl').write_text(text)
         with pytest.raises(ValueError, match=f'bad.jsonl, {words}'):
@@ -1107,6 +1160,10 @@ def test_names_of_own_tasks():
     assert a.name != b.name == task_from(ROWS[:50]).name and task_of(b.parts['train'][0]) is not a
     with pytest.raises(ValueError, match='name of a task of the library'):
         task_from(ROWS, name='countdown')
+    with pytest.raises(ValueError, match='name of a task of the library'):
+        task_from(ROWS, name='countdown/easy')  # would hide a level
+    mine = task_from(ROWS, name='my/sums')
+    assert as_task('my/sums') is mine and as_task('countdown/easy') == task('countdown', 'easy')
     with pytest.raises(ValueError, match='neither levels nor dials'):
         task(a.name, 'easy')
     with pytest.raises(ValueError, match='task_from'):
