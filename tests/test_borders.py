@@ -824,7 +824,7 @@ def powered(rewards, group, *, power=1, fold=None):
 
 
 def test_any_callable_may_be_a_knob():
-    "A partial, an object, a class, a built-in: printed without an address, stored, fingerprinted, refused when it is not there."
+    "A partial, an object, a class, a built-in: printed, stored, fingerprinted, else refused."
 
     class Fold:
         def __call__(self, x):
@@ -844,7 +844,7 @@ def test_any_callable_may_be_a_knob():
 
 
 def test_no_number_of_a_recipe_is_true_or_false():
-    numbers = [field for field in NUMBERS]
+    numbers = list(NUMBERS)
     assert 'group' in numbers and 'lr' in numbers
     for field in numbers:
         for value in (True, False):
