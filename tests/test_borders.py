@@ -1,6 +1,7 @@
 """What foreign code may do at the borders of recipes, stages and runs, and what is said to it: a stage of somebody's own in any form, a name that is misspelt, a file that was changed by hand."""
 
 import dataclasses, functools, importlib, inspect, itertools, json, shutil, sys
+from pathlib import Path
 import pytest, torch
 
 from conftest import noisy
@@ -8,6 +9,7 @@ from rl4llm.core.pipeline import BY_KEYWORD, ARGUMENTS, build_stages, parts_of, 
 from rl4llm.core.signals import in_parts
 from rl4llm.core.registry import (
     KINDS,
+    NUMBERS,
     RECIPES,
     STAGE_FIELDS,
     STAGES,
@@ -23,7 +25,9 @@ from rl4llm.core.registry import (
     vary,
 )
 from rl4llm.analysis.traces import replay
-from rl4llm.training.callbacks import Checkpoint
+from rl4llm.core.reward_calls import call_reward
+from rl4llm.studies.comparison import compare
+from rl4llm.training.callbacks import Checkpoint, check_callbacks
 from rl4llm.training.checkpoints import latest_checkpoint, read_checkpoint, unpack_stages
 from rl4llm.training.loop import code_digests, train
 from rl4llm.training.real_models import for_text
@@ -810,3 +814,89 @@ def test_a_replay_keeps_the_regularisers_of_its_recipe():
     without = replay(saved, made, regularisers=())
     assert kept.total > 0 and kept.weight.any()
     assert without.total == 0 and without.recipe.regularisers == ()
+
+
+# how things are given
+
+
+def powered(rewards, group, *, power=1, fold=None):
+    return rewards**power
+
+
+def test_any_callable_may_be_a_knob():
+    "A partial, an object, a class, a built-in: printed, stored, fingerprinted, else refused."
+
+    class Fold:
+        def __call__(self, x):
+            return x
+
+    for fold in (functools.partial(powered, power=2), Fold(), Fold, len, powered):
+        made = recipe('grpo', advantage=use(powered, fold=fold))
+        assert ' at 0x' not in repr(made.advantage) or isinstance(fold, Fold)
+        stored = json.loads(json.dumps(made.to_dict()))
+        assert stored['advantage']['knobs']['fold']['function'] and made.fingerprint()
+        if isinstance(fold, (functools.partial, Fold)) or fold is Fold:
+            assert 'which is not here' in said(lambda: recipe_from_dict(stored), ValueError)
+        else:
+            assert recipe_from_dict(stored).advantage == made.advantage
+    shown = repr(use(powered, fold=functools.partial(powered, power=2)))
+    assert shown == 'powered(fold=partial(powered))'
+
+
+def test_no_number_of_a_recipe_is_true_or_false():
+    numbers = list(NUMBERS)
+    assert 'group' in numbers and 'lr' in numbers
+    for field in numbers:
+        for value in (True, False):
+            text = said(lambda: recipe('grpo', **{field: value}), ValueError)
+            assert f'{field} is {value}' in text
+
+
+def test_a_stage_of_ones_own_is_told_from_one_of_its_name():
+    def grpo(rewards, group):
+        return rewards
+
+    made = recipe('grpo', advantage=grpo)
+    pair = made.diff('grpo')['advantage']
+    assert str(pair[0]) != str(pair[1]) and str(pair[0]) == str(recipe('grpo').advantage)
+    assert (
+        __name__ in str(pair[1]) and str(recipe('grpo', advantage=powered).advantage) == 'powered'
+    )
+
+
+REWARDS_NOT_BY_NAME = [
+    lambda prompts, completions, /: [0.0] * len(completions),
+    lambda completions, /, **columns: [0.0] * len(completions),
+    lambda *args: [0.0] * len(args),
+    lambda: [0.0, 0.0],
+    lambda other=3: [0.0, 0.0],
+]
+
+
+@pytest.mark.parametrize('reward', REWARDS_NOT_BY_NAME)
+def test_a_reward_that_cannot_be_called_by_name_is_refused(reward, small_policy, easy):
+    text = said(lambda: call_reward(reward, ['?'] * 2, ['7'] * 2), ValueError)
+    assert 'by name' in text
+    changed = short_recipe().but(reward=reward)
+    assert 'by name' in said(lambda: train(small_policy, easy, changed, steps=1), ValueError)
+    assert call_reward(lambda *args, **columns: [1.0], ['?'], ['7']) == [1.0]
+
+
+def test_callbacks_are_none_one_or_several():
+    saving = Checkpoint()
+    for given, wanted in ((None, []), ((), []), (saving, [saving]), (iter([saving]), [saving])):
+        assert check_callbacks(given) == wanted
+    for wrong in (Checkpoint, 3, 'progress', [None], object()):
+        assert 'callback' in said(lambda: check_callbacks(wrong), ValueError)
+
+
+@pytest.mark.parametrize('given', [None, 3, 'runs/mine', Path('runs'), ['runs/mine'], {'a': 1}])
+def test_what_is_no_run_is_not_compared(given):
+    assert 'wanted runs' in said(lambda: compare(given), TypeError)
+
+
+def test_one_run_is_compared_alone():
+    from rl4llm.studies.study import load_study, study_runs
+
+    run = study_runs(load_study('negative_reinforcement'), 'on-policy', level='hard')[0]
+    assert compare(run, ks=(1,)).table.equals(compare([run], ks=(1,)).table)
