@@ -179,7 +179,9 @@ class Use:
 
     def __repr__(self):
         knobs = ', '.join(f'{k}={_shown(v)}' for k, v in self.knobs)
-        return f'{self.name}({knobs})' if knobs else self.name
+        called = f'{self.name}({knobs})' if knobs else self.name
+        is_taken = self.fn is not None and (self.kind, self.name) in STAGES
+        return f'{called} of {place_of(self.fn)}' if is_taken else called
 
     def to_dict(self) -> dict:
         knobs = {k: _stored(v) for k, v in self.knobs}
@@ -189,7 +191,9 @@ class Use:
 # %% ../../nbs/core/05_registry.ipynb #2f12eec8
 def _shown(value) -> str:
     "A knob as it is printed."
-    return getattr(value, '__name__', repr(value)) if callable(value) else repr(value)
+    if not callable(value): return repr(value)
+    is_wrapped = hasattr(value, 'func') and type(value).__repr__ is functools.partial.__repr__
+    return f'partial({_name_of(value)})' if is_wrapped else getattr(value, '__name__', repr(value))
 
 
 def _stored(value):
@@ -199,8 +203,9 @@ def _stored(value):
 
 
 def place_of(fn) -> str:
-    "'module:name' of a function."
-    return f'{fn.__module__}:{fn.__qualname__}'
+    "'module:name' of a function; of an object in its place, what it was made with."
+    if hasattr(fn, '__qualname__'): return f'{fn.__module__}:{fn.__qualname__}'
+    return f"an object made with {place_of(getattr(fn, 'func', type(fn)))}"
 
 
 def _own_place(bound: Use, kind: str) -> dict:
@@ -208,9 +213,7 @@ def _own_place(bound: Use, kind: str) -> dict:
     info = STAGES.get((kind, bound.name))
     fn = bound.fn or (info and info.fn)
     if fn is None or bound.fn is None and info.module.startswith('rl4llm.'): return {}
-    if hasattr(fn, '__qualname__'): return dict(function=place_of(fn))
-    inner = getattr(fn, 'func', type(fn))
-    return dict(function=f'an object made with {place_of(inner)}')
+    return dict(function=place_of(fn))
 
 # %% ../../nbs/core/05_registry.ipynb #887f98a5
 def _own_info(fn, name: str, kind: str | None) -> StageInfo:
@@ -381,10 +384,11 @@ def check_fields(changes: dict) -> None:
                             f"did you mean {nearest_names(field, known)}?")
 
 # %% ../../nbs/core/05_registry.ipynb #8eb5c6d2
-def _is_count(value) -> bool: return isinstance(value, int) and value >= 1
+def _is_count(value) -> bool: return _is_natural(value) and value >= 1
 
 
-def _is_natural(value) -> bool: return isinstance(value, int) and value >= 0
+def _is_natural(value) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_positive(value) -> bool: return _is_number(value) and value > 0
@@ -588,8 +592,8 @@ def _restored(value):
     if not isinstance(value, dict) or 'function' not in value: return value
     fn = _found_function(value['function'])
     if fn is None:
-        raise ValueError(f"a knob of this recipe is the function {value['function']}, which is "
-                         "not here: import or define it first.")
+        raise ValueError(f"a knob of this recipe is {value['function']}, which is not here: "
+                         "import or define it first.")
     if 'of' not in value: return fn
     if not hasattr(fn, 'stored'):
         raise ValueError(f"a knob of this recipe is made by {value['function']}, which wraps no "

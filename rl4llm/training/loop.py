@@ -704,14 +704,13 @@ def train(policy, task, recipe, *, steps: int, seed: int = 0, callbacks=(), path
     TypeError for what is no policy, task or recipe.
     """
     policy, task, recipe = _as_given(policy, task, recipe)
-    if not isinstance(steps, int) or steps < 1:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps is {steps!r}, wanted a whole number of at least 1.")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}, wanted a whole number from 0.")
     if limit != math.inf and not (is_real(limit) and limit > 0):
         raise ValueError(f"limit is {limit!r}, wanted a number above 0.")
-    callbacks = list(callbacks)
-    check_callbacks(callbacks)
+    callbacks = check_callbacks(callbacks)
     with locked(path):
         state = start(policy, task, recipe, steps=steps, seed=seed, path=path)
         check_steps(state)
