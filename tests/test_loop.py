@@ -1338,3 +1338,27 @@ def test_a_sampler_that_replays_brings_its_own_problems(small_policy, easy):
     made = recipe('a_lol', prompts=2, group=4, sampler=log)
     run = train(small_policy.clone(), easy, made, steps=3, seed=0)
     assert len(run.rows) == 3
+
+
+def test_nobody_is_taken_for_a_checkpoint_by_accident(tmp_path, tiny_folder, easy, lively):
+    "Whatever attributes a callback has, a run with a folder saves, and names what it has saved."
+    from rl4llm.core.policy import Policy
+
+    accidents = {name for name in vars(Checkpoint()) | vars(Checkpoint) if name[0] != '_'}
+    for number, name in enumerate(sorted(accidents - {'on_start', 'on_step', 'on_end'})):
+        looks_alike = type('LooksAlike', (), {name: 'mine', 'on_step': lambda *given: None})()
+        folder = tmp_path / str(number)
+        train(Policy.load(tiny_folder), easy, lively, steps=1, path=folder, callbacks=[looks_alike])
+        assert [path.name for path in list_checkpoints(folder / 'checkpoints')] == ['00000001']
+    twice = Checkpoint(every=1)
+    train(Policy.load(tiny_folder), easy, lively, steps=2, path=tmp_path / 'a', callbacks=[twice])
+    with pytest.raises(TrainingDiverged, match='there is no checkpoint yet'):
+        train(
+            Policy.load(tiny_folder),
+            easy,
+            lively,
+            steps=2,
+            path=tmp_path / 'b',
+            limit=1e-30,
+            callbacks=[twice],
+        )
