@@ -973,3 +973,64 @@ def test_a_task_of_ones_own_counts_with_its_code():
     for shown in (False, True):
         one, same, other = (task_settings(made(number, shown)) for number in (1, 1, 2))
         assert one == same != other and ' at 0x' not in one and one.startswith('mine')
+
+
+# stages that remember
+
+
+def remembering(kind, methods):
+    "A class of a kind with these methods, which counts how often it is updated."
+
+    class Mine:
+        updated = []
+
+        def __init__(self, *task):
+            self.inner = ready(recipe('grpo').curriculum, 'curriculum', *task).call if task else None
+
+        def sample(self, count, *, seed):
+            return self.inner.sample(count, seed=seed)
+
+        def __call__(self, rewards, group):
+            return rewards
+
+    kept = dict(
+        update=lambda self, news: self.updated.append(news),
+        state_dict=lambda self: {},
+        load_state_dict=lambda self, state: None,
+    )
+    if kind == 'curriculum':
+        del Mine.__call__
+    else:
+        del Mine.sample
+    for name in methods:
+        setattr(Mine, name, kept[name])
+    return Mine
+
+
+MEMORY = ('update', 'state_dict', 'load_state_dict')
+
+
+@pytest.mark.parametrize('kind', ['curriculum', 'advantage'])
+@pytest.mark.parametrize('count', range(4))
+def test_whoever_has_an_update_is_updated_or_refused(kind, count, small_policy, easy):
+    small = recipe('grpo', prompts=2, group=2, sampler=use('sample', max_new_tokens=3))
+    for methods in itertools.combinations(MEMORY, count):
+        cls = remembering(kind, methods)
+        keeps = {'state_dict', 'load_state_dict'} <= set(methods)
+        for given in (cls, use(cls), functools.partial(cls)):
+            call = lambda: train(small_policy, easy, small.but(**{kind: given}), steps=1)
+            if methods and not keeps:
+                text = said(call, ValueError)
+                assert f'the {kind} Mine has {methods[0]}' in text and 'state_dict' in text
+            else:
+                cls.updated.clear()
+                call()
+                assert len(cls.updated) == ('update' in methods)
+        made = cls(easy) if kind == 'curriculum' else cls()
+        call = lambda: train(small_policy, easy, small.but(**{kind: made}), steps=1)
+        if 'update' in methods:
+            assert f'the {kind} Mine is an object that learns' in said(call, ValueError)
+        elif kind == 'curriculum' and methods and not keeps:
+            said(call, ValueError)
+        else:
+            call()

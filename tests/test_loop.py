@@ -656,9 +656,6 @@ def test_without_a_verifier_there_is_no_accuracy(small_policy, lively):
         def sample(self, n, *, seed):
             return [f'{i} + 1 =' for i in range(n)]
 
-        def update(self, stats):
-            pass
-
     run = train(small_policy, 'countdown/easy', lively.but(curriculum=Questions), steps=1)
     assert run.rows[0]['accuracy'] is None and run.rows[0]['reward'] is not None
 
