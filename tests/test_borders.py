@@ -23,7 +23,7 @@ from rl4llm.core.registry import (
     vary,
 )
 from rl4llm.analysis.traces import replay
-from rl4llm.training.callbacks import Checkpoint
+from rl4llm.training.callbacks import Checkpoint, Evaluate
 from rl4llm.training.checkpoints import latest_checkpoint, read_checkpoint, unpack_stages
 from rl4llm.training.loop import code_digests, train
 from rl4llm.training.real_models import for_text
@@ -1034,3 +1034,116 @@ def test_whoever_has_an_update_is_updated_or_refused(kind, count, small_policy, 
             said(call, ValueError)
         else:
             call()
+
+
+COME_BACK = [1, 2.5, float('nan'), 'text', None, True, [1, [2.0]], {'a': {'b': 1}}, torch.ones(2), []]
+CHANGED_BY_JSON = [
+    {0: 0.25},
+    {'a': {1: 2}},
+    (1, 2),
+    [(1, 2)],
+    {True: 1},
+    {1, 2},
+    [torch.ones(1)],
+    torch.ones(1).numpy(),
+    functools.partial(max),
+    1j,
+]
+
+
+def keeping(state):
+    "A stage whose memory is `state()`."
+
+    class keeper:
+        def __call__(self, rewards, group):
+            return rewards
+
+        def state_dict(self):
+            return state()
+
+        def load_state_dict(self, state):
+            self.given = state
+
+    return keeper
+
+
+@pytest.mark.parametrize('value', [*COME_BACK, *CHANGED_BY_JSON], ids=repr)
+def test_a_memory_comes_back_as_it_was_or_is_refused(value, tmp_path, small_policy, easy):
+    "Before the first step, and later if it becomes so later; nothing half-written is left."
+    small = recipe('grpo', prompts=2, group=2, sampler=use('sample', max_new_tokens=3))
+    calls = []
+
+    def later():
+        calls.append(1)
+        return {'seen': value if len(calls) > 1 else 0}
+
+    for state in (lambda: {'seen': value}, later):
+        folder = tmp_path / str(state is later)
+        run = lambda: train(
+            small_policy, easy, small.but(advantage=keeping(state)), steps=1, path=folder
+        )
+        if any(value is other for other in COME_BACK):
+            run()
+            kept, tensors = latest_checkpoint(folder / 'checkpoints')
+            back = kept['stages']['advantage'].get('seen', tensors.get('stages/advantage/seen'))
+            assert repr(back) == repr(value)
+        else:
+            assert "the state of the advantage has 'seen'" in said(run, ValueError)
+            assert not list(folder.glob('checkpoints/*')) and not list(folder.glob('checkpoints/.*'))
+            assert (folder / 'metrics.jsonl').exists() == (state is later)
+            if state is later:
+                assert (folder / 'metrics.jsonl').read_text().count('\n') == 1
+    bad = small.but(advantage=keeping(lambda: {3: torch.ones(1)}))
+    assert 'has 3: ' in said(lambda: train(small_policy, easy, bad, steps=1, path=tmp_path / 'b'))
+
+
+@pytest.mark.parametrize('knob', ['temperature', 'seed', 'group', 'max_new_tokens'])
+def test_a_sampler_s_knob_is_refused_however_it_is_bound(knob, small_policy, easy):
+    from rl4llm.core.sampling import sample
+
+    set_by_recipe = dict(max_new_tokens=5) if knob == 'max_new_tokens' else {}
+    for bound in (
+        use('sample', **{knob: 3}),
+        functools.partial(sample, **{knob: 3}),
+        use(functools.partial(sample, **{knob: 3})),
+        functools.partial(functools.partial(sample, top_k=0), **{knob: 3}),
+    ):
+        call = lambda: train(
+            small_policy, easy, recipe('grpo', sampler=bound, **set_by_recipe), steps=1
+        )
+        assert knob in said(call, ValueError)
+
+
+def test_every_field_of_an_evaluation_is_looked_at(tmp_path, small_policy, easy):
+    items = easy.sample(2, seed=0, split='test')
+    how = dict(steps=3, path=tmp_path)
+    made = recipe('grpo', prompts=2, group=2, sampler=use('sample', max_new_tokens=3))
+    exam = Evaluate(items, samples=2)
+    train(small_policy.clone(), easy, made, **how, callbacks=[exam])
+    last = tmp_path / 'evaluations' / '00000003.json'
+    good = json.loads(last.read_text())
+    again = lambda: train(small_policy.clone(), easy, made, **how, callbacks=[exam])
+    numbers = [None, [], 'two', [1], ['1', '1'], [0.5, 0.5], [-1, -1], [9, 9], [True, True]]
+    wrong = dict(
+        step=[None, '3', 2, True],
+        task=[None, 3],
+        keys=[None, 'ab', ['a']],
+        num_samples=numbers[:-2],
+        num_correct=numbers,
+        seed=[None, 'a'],
+        model=[3],
+        temperature=['warm', None],
+        extras=[[]],
+    )
+    assert set(wrong) == set(good), 'a field is written that nobody looks at'
+    bad = [{**good, field: value} for field, values in wrong.items() for value in values]
+    without = [{k: v for k, v in good.items() if k != field} for field in ('step', 'task', 'keys')]
+    for content in [*bad, *without, {**good, 'other': 1}, {}, [], 3, None]:
+        last.write_text(json.dumps(content))
+        for call in (again, lambda: Run.load(tmp_path)):
+            assert '00000003.json' in said(call, ValueError)
+    last.write_text(json.dumps(good))
+    (last.parent / '00000099.json').write_text(json.dumps({**good, 'step': 99}))
+    for call in (again, lambda: Run.load(tmp_path)):
+        with pytest.warns(UserWarning, match='00000099.json is of step 99, and the run has 3'):
+            assert call().final.step == 3

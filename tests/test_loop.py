@@ -983,13 +983,19 @@ def test_a_run_that_was_stopped_stays_stopped(tmp_path, tiny_folder, easy, livel
     first = train(
         Policy.load(tiny_folder), easy, lively, **how, callbacks=[EarlyStop(at_least=0.0, window=2)]
     )
-    with pytest.warns(UserWarning, match='stopped early after 2 steps, and stays so'):
+    with pytest.warns(UserWarning, match='stopped early after 2 steps, and stays so') as told:
         second = train(Policy.load(tiny_folder), easy, lively, **how)
+    assert not any('more steps' in str(w.message) for w in told), "more steps change nothing"
     assert (
         timeless(first) == timeless(second)
         and len(second.rows) == 2
         and second.config['status'] == 'stopped early'
     )
+    config = {k: v for k, v in second.config.items() if k != 'stopped'}
+    (tmp_path / 'run.json').write_text(json.dumps(config))  # as the warning says
+    assert len(train(Policy.load(tiny_folder), easy, lively, **how).rows) == 9
+    with pytest.warns(UserWarning, match='2 were asked for. Ask for more steps'):
+        train(Policy.load(tiny_folder), easy, lively, steps=2, path=tmp_path)
 
 
 class Raise:
