@@ -926,6 +926,7 @@ SAME_CODE = {
     'a tensor as a knob': 'import torch\ndef f(rewards, group, *, k): return rewards\nknobs = dict(k=torch.ones(2))',
     'functions in a knob': 'import math\ndef h(x): return x\ndef f(rewards, group, *, k): return rewards\nknobs = dict(k=[h, math.sqrt])',
     'many names': 'A, B, C, D = [lambda x, k=k: k * x for k in (1, 2, 3, 4)]\ndef f(rewards, group): return A(B(C(D(rewards))))',
+    'functions of others': 'from numpy import sqrt\nfrom torch import relu\nfrom torch.nn.functional import silu\ndef f(rewards, group): return relu(silu(sqrt(rewards)))',
     'a wrapper of torch': 'import torch\n@torch.no_grad()\ndef f(rewards, group): return rewards',
 }
 
