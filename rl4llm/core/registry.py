@@ -4,17 +4,17 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'STAGES', 'STAGE_FIELDS', 'LOOP_FIELDS', 'NUMBERS', 'RECIPES', 'LATER', 'StageInfo', 'check_kind', 'stage',
-           'load_stages', 'nearest_names', 'find_stage', 'stages', 'Use', 'place_of', 'use', 'Recipe', 'as_stage',
-           'vary', 'complete', 'check_fields', 'check_numbers', 'RecipeSpec', 'add_recipe', 'find_recipe', 'recipe',
-           'as_recipe', 'recipe_diff', 'recipe_dict', 'recipe_from_dict', 'recipe_fingerprint', 'uses_of',
-           'recipe_code', 'recipe_html']
+           'load_stages', 'nearest_names', 'find_stage', 'stages', 'Use', 'place_of', 'use', 'parameters_of',
+           'knobs_of', 'Recipe', 'as_stage', 'vary', 'complete', 'check_fields', 'check_numbers', 'RecipeSpec',
+           'add_recipe', 'find_recipe', 'recipe', 'as_recipe', 'recipe_diff', 'recipe_dict', 'recipe_from_dict',
+           'recipe_fingerprint', 'uses_of', 'recipe_code', 'recipe_html']
 
 # %% ../../nbs/core/05_registry.ipynb #04de94f1
 import dataclasses, functools, hashlib, html, importlib, inspect, json, sys
 from dataclasses import dataclass
 
 # %% ../../nbs/core/05_registry.ipynb #70528357
-from .fingerprint import Registry, called_code
+from .fingerprint import Registry, called_code, value_text
 from .settings_file import close_names
 
 # %% ../../nbs/core/05_registry.ipynb #5a4ca88c
@@ -171,7 +171,10 @@ class Use:
     def make(self, *args):
         "The stage ready to call: a function with its knobs, or an object with a state."
         fn = self.info.fn
-        if inspect.isclass(fn): return fn(*args, **dict(self.knobs))
+        inner = getattr(fn, 'func', fn)
+        is_made = hasattr(fn, 'sample') or not callable(fn)          # a curriculum as an object
+        if inspect.isclass(inner): return fn(*args, **dict(self.knobs))
+        if is_made: return fn
         return functools.partial(fn, **dict(self.knobs))
 
     def __call__(self, *args, **knobs):
@@ -197,9 +200,18 @@ def _shown(value) -> str:
 
 
 def _stored(value):
-    "A knob as it is stored: a function as the place where it is defined."
+    "A knob as it is stored: a function as its place, what JSON does not know as its text."
     if hasattr(value, 'stored'): return value.stored()
-    return dict(function=place_of(value)) if callable(value) else value
+    if callable(value): return dict(function=place_of(value))
+    return value if _is_json(value) else dict(text=value_text(value))
+
+
+def _is_json(value) -> bool:
+    "Whether JSON knows a value, at any depth."
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(part) for key, part in value.items())
+    if isinstance(value, (list, tuple)): return all(map(_is_json, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def place_of(fn) -> str:
@@ -255,9 +267,19 @@ def _registered(fn) -> bool:
     return any(info.fn is fn for info in STAGES.values())
 
 # %% ../../nbs/core/05_registry.ipynb #accc2c80
+def parameters_of(fn) -> dict:
+    "The parameters of a function or class by name; none of an object that is not called."
+    return dict(inspect.signature(fn).parameters) if callable(fn) else {}
+
+
+def knobs_of(bound: Use) -> dict:
+    "The knobs of a stage, with those that a `functools.partial` has bound."
+    return {**getattr(bound.fn, 'keywords', {}), **dict(bound.knobs)}
+
+
 def _check_knobs(bound: Use) -> None:
     "Raises TypeError for a knob the stage does not have."
-    known = inspect.signature(bound.info.fn).parameters
+    known = parameters_of(bound.info.fn)
     if any(p.kind is p.VAR_KEYWORD for p in known.values()): return
     for knob in dict(bound.knobs):
         if knob not in known:
@@ -426,7 +448,7 @@ def check_numbers(recipe):
         if value is None and getattr(Recipe, field) is None: continue
         if not fits(value):
             raise ValueError(f"recipe {recipe.name!r}: {field} is {value!r}, wanted {wanted}.")
-    knobs = dict(recipe.sampler.knobs)
+    knobs = knobs_of(recipe.sampler)
     if recipe.max_new_tokens and knobs.get('max_new_tokens'):
         raise ValueError(f"recipe {recipe.name!r}: max_new_tokens is {recipe.max_new_tokens} and "
                          f"the sampler's is {knobs['max_new_tokens']}, wanted one of the two.")
@@ -586,9 +608,13 @@ def _restored(value):
 
     Nothing of others is imported for it, and only the wrapper of a factor is called: what can be
     `stored`.
-    Raises ValueError for a function that is not there, or that wraps no factor.
+    Raises ValueError for a function that is not there, or that wraps no factor, and for what is
+    stored as a text alone.
     """
     if isinstance(value, list): return tuple(value)
+    if isinstance(value, dict) and list(value) == ['text']:
+        raise ValueError(f"a knob of this recipe is {value['text']:.80}, of which only this text "
+                         "is stored: make the recipe anew.")
     if not isinstance(value, dict) or 'function' not in value: return value
     fn = _found_function(value['function'])
     if fn is None:
@@ -614,7 +640,7 @@ def recipe_fingerprint(recipe) -> str:
                if f not in LATER or getattr(recipe, f) != LATER[f]]
     settings = {k: _without_place(v) for k, v in recipe_dict(recipe).items() if k in counted}
     code = recipe_code(recipe, counted)
-    text = json.dumps([settings, code], sort_keys=True, default=repr)
+    text = json.dumps([settings, code], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -640,12 +666,16 @@ def _without_place(value):
 
 
 def _functions_of(bound: Use) -> list:
-    "A stage's function, the functions among its knobs or defaults, and what they wrap."
+    "A stage's function, the functions in its knobs or defaults, and what they wrap."
     stage_fn = bound.info.fn
-    knobs = {name: p.default for name, p in inspect.signature(stage_fn).parameters.items()}
-    knobs.update(bound.knobs)
-    waiting = [v for v in knobs.values() if callable(v) and v is not inspect.Parameter.empty]
+    defaults = {name: p.default for name, p in parameters_of(stage_fn).items()}
+    knobs = [v for v in {**defaults, **dict(bound.knobs)}.values()
+             if v is not inspect.Parameter.empty]
+    waiting = [v for v in knobs if callable(v)]
     found = [stage_fn]
+    for value in knobs:
+        if not callable(value):
+            value_text(value, found)                 # those in a list, the class of an object
     while waiting:
         found.append(waiting.pop(0))
         wrapped = getattr(found[-1], '__wrapped__', None)

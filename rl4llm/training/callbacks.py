@@ -150,6 +150,7 @@ class Checkpoint:
     def on_start(self, state):
         if state.run.path is None:
             raise ValueError("checkpoints need a folder: pass train(..., path='runs/my-run').")
+        self.last = None                         # what it saved in another run is not this one's
 
     def save(self, state):
         if not all(p.isfinite().all() for p in state.policy.model.parameters()): return
