@@ -945,16 +945,26 @@ CHANGED = {  # {} stands for 1, then for 2
         0,
     ),
     'a base class': (
-        'from helpers import Base\nclass f(Base):\n    def __call__(self, rewards, group): return self.h(rewards)',
+        'from helpers import Base\n'
+        'class f(Base):\n'
+        '    def __call__(self, rewards, group): return self.h(rewards)',
         0,
     ),
     'a class attribute': (
-        'import helpers\nclass f:\n    rate = helpers.RATE\n    def __call__(self, rewards, group): return rewards * self.rate',
+        'import helpers\n'
+        'class f:\n'
+        '    rate = helpers.RATE\n'
+        '    def __call__(self, rewards, group): return rewards * self.rate',
         0,
     ),
     'a namespace': ('import types\nN = types.SimpleNamespace(x={})\n', 'N.x'),
     'a data class': (
-        'import dataclasses\n@dataclasses.dataclass(slots=True)\nclass D:\n    x: int = 0\nN = D({})\n',
+        'import dataclasses\n'
+        '@dataclasses.dataclass(slots=True)\n'
+        'class D:\n'
+        '    x: int = 0\n'
+        'N = D({})\n'
+        '',
         'N.x',
     ),
     'an object': ('class D:\n    def __init__(self, x): self.x = x\nN = D({})\n', 'N.x'),
@@ -1009,17 +1019,54 @@ def test_whatever_has_changed_is_seen(tmp_path):
 
 
 SAME_CODE = {
-    'a set in the code': "f = lambda rewards, group: rewards * (1.0 if 'a' in {'a', 'b', 'c', 'd'} else 2.0)",
-    'sets in a table': "N = dict(x=[{'a', 'b', 'c', 'd'}], y=({'e', 'f', 'g'},))\ndef f(rewards, group): return rewards * len(N)",
-    'a set as a knob': "def f(rewards, group, *, k): return rewards\nknobs = dict(k={'a', 'b', 'c', 'd'})",
-    'a function in a partial': 'import functools\ndef h(x): return x\ndef g(rewards, group, *, h): return h(rewards)\nstage = functools.partial(g, h=h)',
-    'a partial as a knob': 'import functools\ndef h(x): return x\ndef f(rewards, group, *, k): return k(rewards)\nknobs = dict(k=functools.partial(h))',
-    'an object as a knob': 'class K: pass\ndef f(rewards, group, *, k): return rewards\nknobs = dict(k=K())',
-    'an object that is called': 'class K:\n    def __call__(self, x): return x\ndef f(rewards, group, *, k): return k(rewards)\nknobs = dict(k=K())',
-    'a tensor as a knob': 'import torch\ndef f(rewards, group, *, k): return rewards\nknobs = dict(k=torch.ones(2))',
-    'functions in a knob': 'import math\ndef h(x): return x\ndef f(rewards, group, *, k): return rewards\nknobs = dict(k=[h, math.sqrt])',
-    'many names': 'A, B, C, D = [lambda x, k=k: k * x for k in (1, 2, 3, 4)]\ndef f(rewards, group): return A(B(C(D(rewards))))',
-    'functions of others': 'from numpy import sqrt\nfrom torch import relu\nfrom torch.nn.functional import silu\ndef f(rewards, group): return relu(silu(sqrt(rewards)))',
+    'a set in the code': "f = lambda r, group: r * (1.0 if 'a' in {'a', 'b', 'c', 'd'} else 2.0)",
+    'sets in a table': (
+        "N = dict(x=[{'a', 'b', 'c', 'd'}], y=({'e', 'f', 'g'},))\n"
+        "def f(rewards, group): return rewards * len(N)"
+    ),
+    'a set as a knob': (
+        "def f(rewards, group, *, k): return rewards\nknobs = dict(k={'a', 'b', 'c', 'd'})"
+    ),
+    'a function in a partial': (
+        'import functools\n'
+        'def h(x): return x\n'
+        'def g(rewards, group, *, h): return h(rewards)\n'
+        'stage = functools.partial(g, h=h)'
+    ),
+    'a partial as a knob': (
+        'import functools\n'
+        'def h(x): return x\n'
+        'def f(rewards, group, *, k): return k(rewards)\n'
+        'knobs = dict(k=functools.partial(h))'
+    ),
+    'an object as a knob': (
+        'class K: pass\ndef f(rewards, group, *, k): return rewards\nknobs = dict(k=K())'
+    ),
+    'an object that is called': (
+        'class K:\n'
+        '    def __call__(self, x): return x\n'
+        'def f(rewards, group, *, k): return k(rewards)\n'
+        'knobs = dict(k=K())'
+    ),
+    'a tensor as a knob': (
+        'import torch\ndef f(rewards, group, *, k): return rewards\nknobs = dict(k=torch.ones(2))'
+    ),
+    'functions in a knob': (
+        'import math\n'
+        'def h(x): return x\n'
+        'def f(rewards, group, *, k): return rewards\n'
+        'knobs = dict(k=[h, math.sqrt])'
+    ),
+    'many names': (
+        'A, B, C, D = [lambda x, k=k: k * x for k in (1, 2, 3, 4)]\n'
+        'def f(r, group): return A(B(C(D(r))))'
+    ),
+    'functions of others': (
+        'from numpy import sqrt\n'
+        'from torch import relu\n'
+        'from torch.nn.functional import silu\n'
+        'def f(rewards, group): return relu(silu(sqrt(rewards)))'
+    ),
     'a wrapper of torch': 'import torch\n@torch.no_grad()\ndef f(rewards, group): return rewards',
 }
 
@@ -1114,7 +1161,10 @@ def test_whoever_has_an_update_is_updated_or_refused(kind, count, small_policy, 
         cls = remembering(kind, methods)
         keeps = {'state_dict', 'load_state_dict'} <= set(methods)
         for given in (cls, use(cls), functools.partial(cls)):
-            call = lambda: train(small_policy, easy, small.but(**{kind: given}), steps=1)
+
+            def call():
+                return train(small_policy, easy, small.but(**{kind: given}), steps=1)
+
             if methods and not keeps:
                 text = said(call, ValueError)
                 assert f'the {kind} Mine has {methods[0]}' in text and 'state_dict' in text
@@ -1123,7 +1173,10 @@ def test_whoever_has_an_update_is_updated_or_refused(kind, count, small_policy, 
                 call()
                 assert len(cls.updated) == ('update' in methods)
         made = cls(easy) if kind == 'curriculum' else cls()
-        call = lambda: train(small_policy, easy, small.but(**{kind: made}), steps=1)
+
+        def call():
+            return train(small_policy, easy, small.but(**{kind: made}), steps=1)
+
         if 'update' in methods:
             assert f'the {kind} Mine is an object that learns' in said(call, ValueError)
         elif kind == 'curriculum' and methods and not keeps:
@@ -1186,9 +1239,11 @@ def test_a_memory_comes_back_as_it_was_or_is_refused(value, tmp_path, small_poli
 
     for state in (lambda: {'seen': value}, later):
         folder = tmp_path / str(state is later)
-        run = lambda: train(
-            small_policy, easy, small.but(advantage=keeping(state)), steps=1, path=folder
-        )
+
+        def run():
+            made = small.but(advantage=keeping(state))
+            return train(small_policy, easy, made, steps=1, path=folder)
+
         if any(value is other for other in COME_BACK):
             run()
             kept, tensors = latest_checkpoint(folder / 'checkpoints')
@@ -1217,9 +1272,11 @@ def test_a_sampler_s_knob_is_refused_however_it_is_bound(knob, small_policy, eas
         use(functools.partial(sample, **{knob: 3})),
         functools.partial(functools.partial(sample, top_k=0), **{knob: 3}),
     ):
-        call = lambda: train(
-            small_policy, easy, recipe('grpo', sampler=bound, **set_by_recipe), steps=1
-        )
+
+        def call():
+            made = recipe('grpo', sampler=bound, **set_by_recipe)
+            return train(small_policy, easy, made, steps=1)
+
         assert knob in said(call, ValueError)
 
 
@@ -1231,7 +1288,10 @@ def test_every_field_of_an_evaluation_is_looked_at(tmp_path, small_policy, easy)
     train(small_policy.clone(), easy, made, **how, callbacks=[exam])
     last = tmp_path / 'evaluations' / '00000003.json'
     good = json.loads(last.read_text())
-    again = lambda: train(small_policy.clone(), easy, made, **how, callbacks=[exam])
+
+    def again():
+        return train(small_policy.clone(), easy, made, **how, callbacks=[exam])
+
     numbers = [None, [], 'two', [1], ['1', '1'], [0.5, 0.5], [-1, -1], [9, 9], [True, True]]
     wrong = dict(
         step=[None, '3', 2, True],
