@@ -1,6 +1,7 @@
 """What foreign code may do at the borders of recipes, stages and runs, and what is said to it: a stage of somebody's own in any form, a name that is misspelt, a file that was changed by hand."""
 
-import dataclasses, functools, importlib, inspect, itertools, json, shutil, sys
+import dataclasses, functools, importlib, inspect, itertools, json, os, shutil, subprocess, sys
+from pathlib import Path
 import pytest, torch
 
 from conftest import noisy
@@ -8,6 +9,7 @@ from rl4llm.core.pipeline import BY_KEYWORD, ARGUMENTS, build_stages, parts_of, 
 from rl4llm.core.signals import in_parts
 from rl4llm.core.registry import (
     KINDS,
+    NUMBERS,
     RECIPES,
     STAGE_FIELDS,
     STAGES,
@@ -23,7 +25,9 @@ from rl4llm.core.registry import (
     vary,
 )
 from rl4llm.analysis.traces import replay
-from rl4llm.training.callbacks import Checkpoint
+from rl4llm.core.reward_calls import call_reward
+from rl4llm.studies.comparison import compare
+from rl4llm.training.callbacks import Checkpoint, Evaluate, check_callbacks
 from rl4llm.training.checkpoints import latest_checkpoint, read_checkpoint, unpack_stages
 from rl4llm.training.loop import code_digests, train
 from rl4llm.training.real_models import for_text
@@ -810,3 +814,505 @@ def test_a_replay_keeps_the_regularisers_of_its_recipe():
     without = replay(saved, made, regularisers=())
     assert kept.total > 0 and kept.weight.any()
     assert without.total == 0 and without.recipe.regularisers == ()
+
+
+# how things are given
+
+
+def powered(rewards, group, *, power=1, fold=None):
+    return rewards**power
+
+
+def test_any_callable_may_be_a_knob():
+    "A partial, an object, a class, a built-in: printed, stored, fingerprinted, else refused."
+
+    class Fold:
+        def __call__(self, x):
+            return x
+
+    for fold in (functools.partial(powered, power=2), Fold(), Fold, len, powered):
+        made = recipe('grpo', advantage=use(powered, fold=fold))
+        assert ' at 0x' not in repr(made.advantage) or isinstance(fold, Fold)
+        stored = json.loads(json.dumps(made.to_dict()))
+        assert stored['advantage']['knobs']['fold']['function'] and made.fingerprint()
+        if isinstance(fold, (functools.partial, Fold)) or fold is Fold:
+            assert 'which is not here' in said(lambda: recipe_from_dict(stored), ValueError)
+        else:
+            assert recipe_from_dict(stored).advantage == made.advantage
+    shown = repr(use(powered, fold=functools.partial(powered, power=2)))
+    assert shown == 'powered(fold=partial(powered))'
+
+
+def test_no_number_of_a_recipe_is_true_or_false():
+    numbers = list(NUMBERS)
+    assert 'group' in numbers and 'lr' in numbers
+    for field in numbers:
+        for value in (True, False):
+            text = said(lambda: recipe('grpo', **{field: value}), ValueError)
+            assert f'{field} is {value}' in text
+
+
+def test_a_stage_of_ones_own_is_told_from_one_of_its_name():
+    def grpo(rewards, group):
+        return rewards
+
+    made = recipe('grpo', advantage=grpo)
+    pair = made.diff('grpo')['advantage']
+    assert str(pair[0]) != str(pair[1]) and str(pair[0]) == str(recipe('grpo').advantage)
+    assert (
+        __name__ in str(pair[1]) and str(recipe('grpo', advantage=powered).advantage) == 'powered'
+    )
+
+
+REWARDS_NOT_BY_NAME = [
+    lambda prompts, completions, /: [0.0] * len(completions),
+    lambda completions, /, **columns: [0.0] * len(completions),
+    lambda *args: [0.0] * len(args),
+    lambda: [0.0, 0.0],
+    lambda other=3: [0.0, 0.0],
+]
+
+
+@pytest.mark.parametrize('reward', REWARDS_NOT_BY_NAME)
+def test_a_reward_that_cannot_be_called_by_name_is_refused(reward, small_policy, easy):
+    text = said(lambda: call_reward(reward, ['?'] * 2, ['7'] * 2), ValueError)
+    assert 'by name' in text
+    changed = short_recipe().but(reward=reward)
+    assert 'by name' in said(lambda: train(small_policy, easy, changed, steps=1), ValueError)
+    assert call_reward(lambda *args, **columns: [1.0], ['?'], ['7']) == [1.0]
+
+
+def test_callbacks_are_none_one_or_several():
+    saving = Checkpoint()
+    for given, wanted in ((None, []), ((), []), (saving, [saving]), (iter([saving]), [saving])):
+        assert check_callbacks(given) == wanted
+    for wrong in (Checkpoint, 3, 'progress', [None], object()):
+        assert 'callback' in said(lambda: check_callbacks(wrong), ValueError)
+
+
+@pytest.mark.parametrize('given', [None, 3, 'runs/mine', Path('runs'), ['runs/mine'], {'a': 1}])
+def test_what_is_no_run_is_not_compared(given):
+    assert 'wanted runs' in said(lambda: compare(given), TypeError)
+
+
+def test_one_run_is_compared_alone():
+    from rl4llm.studies.study import load_study, study_runs
+
+    run = study_runs(load_study('negative_reinforcement'), 'on-policy', level='hard')[0]
+    assert compare(run, ks=(1,)).table.equals(compare([run], ks=(1,)).table)
+
+
+# code that has changed, and code that has not
+
+
+READ = """
+import importlib, json, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+from rl4llm.core.fingerprint import not_compared
+from rl4llm.core.registry import recipe, recipe_code, use
+found = {}
+for file in sorted(pathlib.Path(sys.argv[1]).glob('own_*.py')):
+    own = importlib.import_module(file.stem)
+    stage = getattr(own, 'stage', None) or use(own.f, **getattr(own, 'knobs', {}))
+    made = recipe('grpo', advantage=stage)
+    json.dumps(made.to_dict())
+    found[file.stem] = made.fingerprint(), len(not_compared(recipe_code(made)))
+print(json.dumps(found))
+"""
+
+
+def read_anew(folder, seed, **files):
+    "Fingerprints of the recipes of modules in a process of its own, and how much has none."
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / f'{name}.py').write_text(text)
+    child = subprocess.run(
+        [sys.executable, '-c', READ, str(folder)],
+        env={**os.environ, 'PYTHONHASHSEED': str(seed)},
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    return json.loads(child.stdout)
+
+
+CHANGED = {  # {} stands for 1, then for 2
+    'an imported module': ('import helpers\ndef f(rewards, group): return helpers.h(rewards)', 0),
+    'an imported name': ('from helpers import h\ndef f(rewards, group): return h(rewards)', 0),
+    'a constant': ('import helpers\ndef f(rewards, group): return rewards * helpers.RATE', 0),
+    'an import inside': (
+        'def f(rewards, group):\n    from helpers import h\n    return h(rewards)',
+        0,
+    ),
+    'a base class': (
+        'from helpers import Base\n'
+        'class f(Base):\n'
+        '    def __call__(self, rewards, group): return self.h(rewards)',
+        0,
+    ),
+    'a class attribute': (
+        'import helpers\n'
+        'class f:\n'
+        '    rate = helpers.RATE\n'
+        '    def __call__(self, rewards, group): return rewards * self.rate',
+        0,
+    ),
+    'a namespace': ('import types\nN = types.SimpleNamespace(x={})\n', 'N.x'),
+    'a data class': (
+        'import dataclasses\n'
+        '@dataclasses.dataclass(slots=True)\n'
+        'class D:\n'
+        '    x: int = 0\n'
+        'N = D({})\n'
+        '',
+        'N.x',
+    ),
+    'an object': ('class D:\n    def __init__(self, x): self.x = x\nN = D({})\n', 'N.x'),
+    'a partial': (
+        'import functools\ndef g(a, b): return a * b\nN = functools.partial(g, {})\n',
+        'N(1)',
+    ),
+    'lambdas in a list': ('N = [lambda x: x, lambda x: x * {}]\n', 'N[1](1)'),
+    'lambdas of a loop': ('N = [lambda x, k=k: x * k for k in (1, {})]\n', 'N[1](1)'),
+    'tensors in a list': ('import torch\nN = [torch.ones(2), torch.full((2,), {})]\n', 'N[1]'),
+    'a shape': ('import torch\nN = torch.ones(2, 2).reshape({}, -1)\n', 'N'),
+    'a number beside a tensor': ("import torch\nN = dict(a=torch.ones(1), b={})\n", "N['b']"),
+    'a fraction': ('from fractions import Fraction\nN = Fraction({}, 3)\n', 'float(N)'),
+    'a complex number': ('N = {} + 1j\n', 'abs(N)'),
+    'a range': ('N = range({})\n', 'len(N)'),
+    'bytes': ('N = bytes([{}])\n', 'N[0]'),
+    'a counter': ('import collections\nN = collections.Counter(a={})\n', "N['a']"),
+    'weights': (
+        'import torch\nN = torch.nn.Linear(1, 1)\nN.weight.data.fill_({})\nN.bias.data.fill_(0)\n',
+        'N.bias',
+    ),
+    'a cached function': ('import functools\n@functools.cache\ndef N(): return {}\n', 'N()'),
+    'a pattern': ("import re\nN = re.compile('a' * 300 + 'b' * {})\n", 'len(N.pattern)'),
+    'a method': ('class D:\n    x = {}\n    def m(self): return self.x\nN = D().m\n', 'N()'),
+}
+HELPERS = """
+RATE = {}
+def h(rewards): return rewards * {}
+class Base:
+    def h(self, rewards): return rewards * {}
+"""
+
+
+def test_whatever_has_changed_is_seen(tmp_path):
+    files = {'helpers': HELPERS}
+    for i, (text, read) in enumerate(CHANGED.values()):
+        call = f'def f(rewards, group): return rewards * {read}' if read else ''
+        files[f'own_{i:02}'] = text + call
+    one, same, other = (
+        read_anew(
+            tmp_path / f'{number} {seed}',
+            seed,
+            **{name: text.replace('{}', str(number)) for name, text in files.items()},
+        )
+        for number, seed in ((1, 0), (1, 5), (2, 0))
+    )
+    assert len(one) == len(CHANGED)
+    for what, name in zip(CHANGED, sorted(one)):
+        assert one[name] == same[name], f'{what} differs from itself'
+        assert one[name][0] != other[name][0], f'{what} has changed unseen'
+        assert one[name][1] == 0, f'{what} cannot be compared'
+
+
+SAME_CODE = {
+    'a set in the code': "f = lambda r, group: r * (1.0 if 'a' in {'a', 'b', 'c', 'd'} else 2.0)",
+    'sets in a table': (
+        "N = dict(x=[{'a', 'b', 'c', 'd'}], y=({'e', 'f', 'g'},))\n"
+        "def f(rewards, group): return rewards * len(N)"
+    ),
+    'a set as a knob': (
+        "def f(rewards, group, *, k): return rewards\nknobs = dict(k={'a', 'b', 'c', 'd'})"
+    ),
+    'a function in a partial': (
+        'import functools\n'
+        'def h(x): return x\n'
+        'def g(rewards, group, *, h): return h(rewards)\n'
+        'stage = functools.partial(g, h=h)'
+    ),
+    'a partial as a knob': (
+        'import functools\n'
+        'def h(x): return x\n'
+        'def f(rewards, group, *, k): return k(rewards)\n'
+        'knobs = dict(k=functools.partial(h))'
+    ),
+    'an object as a knob': (
+        'class K: pass\ndef f(rewards, group, *, k): return rewards\nknobs = dict(k=K())'
+    ),
+    'an object that is called': (
+        'class K:\n'
+        '    def __call__(self, x): return x\n'
+        'def f(rewards, group, *, k): return k(rewards)\n'
+        'knobs = dict(k=K())'
+    ),
+    'a tensor as a knob': (
+        'import torch\ndef f(rewards, group, *, k): return rewards\nknobs = dict(k=torch.ones(2))'
+    ),
+    'functions in a knob': (
+        'import math\n'
+        'def h(x): return x\n'
+        'def f(rewards, group, *, k): return rewards\n'
+        'knobs = dict(k=[h, math.sqrt])'
+    ),
+    'many names': (
+        'A, B, C, D = [lambda x, k=k: k * x for k in (1, 2, 3, 4)]\n'
+        'def f(r, group): return A(B(C(D(r))))'
+    ),
+    'functions of others': (
+        'from numpy import sqrt\n'
+        'from torch import relu\n'
+        'from torch.nn.functional import silu\n'
+        'def f(rewards, group): return relu(silu(sqrt(rewards)))'
+    ),
+    'a wrapper of torch': 'import torch\n@torch.no_grad()\ndef f(rewards, group): return rewards',
+}
+
+
+def test_the_same_code_is_the_same_in_another_process(tmp_path):
+    files = {f'own_{i:02}': text for i, text in enumerate(SAME_CODE.values())}
+    first, *others = (read_anew(tmp_path / str(seed), seed, **files) for seed in (0, 1, 2))
+    for what, name in zip(SAME_CODE, sorted(first)):
+        assert all(other[name] == first[name] for other in others), f'{what} differs from itself'
+        assert first[name][1] == 0, f'{what} cannot be compared'
+
+
+def test_what_cannot_be_compared_is_told_when_a_run_goes_on(tmp_path, small_policy, easy, recwarn):
+    import random
+
+    drawn = random.Random(0)
+
+    def own(rewards, group):
+        return rewards * (1 if drawn else 2)
+
+    how = dict(prompts=2, group=2, sampler=use('sample', max_new_tokens=3))
+    for made, words in (
+        (recipe('grpo', **how), []),
+        (recipe('grpo', advantage=own, **how), ['own: drawn']),
+    ):
+        folder = tmp_path / made.advantage.name
+        for steps in (1, 2):
+            recwarn.clear()
+            train(small_policy.clone(), easy, made, steps=steps, path=folder)
+            told = [str(w.message) for w in recwarn if 'cannot be seen' in str(w.message)]
+            assert len(told) == (len(words) if steps == 2 else 0)
+            assert all(word in text for word, text in zip(words, told))
+
+
+def test_a_task_of_ones_own_counts_with_its_code():
+    from rl4llm.training.loop import task_settings
+
+    def made(number, shown):
+        room = dict(number=number)
+        exec('class mine:\n    def verify(self, item, text): return number', room)
+        if shown:
+            room['mine'].__repr__ = lambda self: 'mine()'
+        return room['mine']()
+
+    for shown in (False, True):
+        one, same, other = (task_settings(made(number, shown)) for number in (1, 1, 2))
+        assert one == same != other and ' at 0x' not in one and one.startswith('mine')
+
+
+# stages that remember
+
+
+def remembering(kind, methods):
+    "A class of a kind with these methods, which counts how often it is updated."
+
+    class Mine:
+        updated = []
+
+        def __init__(self, *task):
+            self.inner = (
+                ready(recipe('grpo').curriculum, 'curriculum', *task).call if task else None
+            )
+
+        def sample(self, count, *, seed):
+            return self.inner.sample(count, seed=seed)
+
+        def __call__(self, rewards, group):
+            return rewards
+
+    kept = dict(
+        update=lambda self, news: self.updated.append(news),
+        state_dict=lambda self: {},
+        load_state_dict=lambda self, state: None,
+    )
+    if kind == 'curriculum':
+        del Mine.__call__
+    else:
+        del Mine.sample
+    for name in methods:
+        setattr(Mine, name, kept[name])
+    return Mine
+
+
+MEMORY = ('update', 'state_dict', 'load_state_dict')
+
+
+@pytest.mark.parametrize('kind', ['curriculum', 'advantage'])
+@pytest.mark.parametrize('count', range(4))
+def test_whoever_has_an_update_is_updated_or_refused(kind, count, small_policy, easy):
+    small = recipe('grpo', prompts=2, group=2, sampler=use('sample', max_new_tokens=3))
+    for methods in itertools.combinations(MEMORY, count):
+        cls = remembering(kind, methods)
+        keeps = {'state_dict', 'load_state_dict'} <= set(methods)
+        for given in (cls, use(cls), functools.partial(cls)):
+
+            def call():
+                return train(small_policy, easy, small.but(**{kind: given}), steps=1)
+
+            if methods and not keeps:
+                text = said(call, ValueError)
+                assert f'the {kind} Mine has {methods[0]}' in text and 'state_dict' in text
+            else:
+                cls.updated.clear()
+                call()
+                assert len(cls.updated) == ('update' in methods)
+        made = cls(easy) if kind == 'curriculum' else cls()
+
+        def call():
+            return train(small_policy, easy, small.but(**{kind: made}), steps=1)
+
+        if 'update' in methods:
+            assert f'the {kind} Mine is an object that learns' in said(call, ValueError)
+        elif kind == 'curriculum' and methods and not keeps:
+            said(call, ValueError)
+        else:
+            call()
+
+
+COME_BACK = [
+    1,
+    2.5,
+    float('nan'),
+    'text',
+    None,
+    True,
+    [1, [2.0]],
+    {'a': {'b': 1}},
+    torch.ones(2),
+    [],
+]
+CHANGED_BY_JSON = [
+    {0: 0.25},
+    {'a': {1: 2}},
+    (1, 2),
+    [(1, 2)],
+    {True: 1},
+    {1, 2},
+    [torch.ones(1)],
+    torch.ones(1).numpy(),
+    functools.partial(max),
+    1j,
+]
+
+
+def keeping(state):
+    "A stage whose memory is `state()`."
+
+    class keeper:
+        def __call__(self, rewards, group):
+            return rewards
+
+        def state_dict(self):
+            return state()
+
+        def load_state_dict(self, state):
+            self.given = state
+
+    return keeper
+
+
+@pytest.mark.parametrize('value', [*COME_BACK, *CHANGED_BY_JSON], ids=repr)
+def test_a_memory_comes_back_as_it_was_or_is_refused(value, tmp_path, small_policy, easy):
+    "Before the first step, and later if it becomes so later; nothing half-written is left."
+    small = recipe('grpo', prompts=2, group=2, sampler=use('sample', max_new_tokens=3))
+    calls = []
+
+    def later():
+        calls.append(1)
+        return {'seen': value if len(calls) > 1 else 0}
+
+    for state in (lambda: {'seen': value}, later):
+        folder = tmp_path / str(state is later)
+
+        def run():
+            made = small.but(advantage=keeping(state))
+            return train(small_policy, easy, made, steps=1, path=folder)
+
+        if any(value is other for other in COME_BACK):
+            run()
+            kept, tensors = latest_checkpoint(folder / 'checkpoints')
+            back = kept['stages']['advantage'].get('seen', tensors.get('stages/advantage/seen'))
+            assert repr(back) == repr(value)
+        else:
+            assert "the state of the advantage has 'seen'" in said(run, ValueError)
+            assert not list(folder.glob('checkpoints/*')) and not list(
+                folder.glob('checkpoints/.*')
+            )
+            assert (folder / 'metrics.jsonl').exists() == (state is later)
+            if state is later:
+                assert (folder / 'metrics.jsonl').read_text().count('\n') == 1
+    bad = small.but(advantage=keeping(lambda: {3: torch.ones(1)}))
+    assert 'has 3: ' in said(lambda: train(small_policy, easy, bad, steps=1, path=tmp_path / 'b'))
+
+
+@pytest.mark.parametrize('knob', ['temperature', 'seed', 'group', 'max_new_tokens'])
+def test_a_sampler_s_knob_is_refused_however_it_is_bound(knob, small_policy, easy):
+    from rl4llm.core.sampling import sample
+
+    set_by_recipe = dict(max_new_tokens=5) if knob == 'max_new_tokens' else {}
+    for bound in (
+        use('sample', **{knob: 3}),
+        functools.partial(sample, **{knob: 3}),
+        use(functools.partial(sample, **{knob: 3})),
+        functools.partial(functools.partial(sample, top_k=0), **{knob: 3}),
+    ):
+
+        def call():
+            made = recipe('grpo', sampler=bound, **set_by_recipe)
+            return train(small_policy, easy, made, steps=1)
+
+        assert knob in said(call, ValueError)
+
+
+def test_every_field_of_an_evaluation_is_looked_at(tmp_path, small_policy, easy):
+    items = easy.sample(2, seed=0, split='test')
+    how = dict(steps=3, path=tmp_path)
+    made = recipe('grpo', prompts=2, group=2, sampler=use('sample', max_new_tokens=3))
+    exam = Evaluate(items, samples=2)
+    train(small_policy.clone(), easy, made, **how, callbacks=[exam])
+    last = tmp_path / 'evaluations' / '00000003.json'
+    good = json.loads(last.read_text())
+
+    def again():
+        return train(small_policy.clone(), easy, made, **how, callbacks=[exam])
+
+    numbers = [None, [], 'two', [1], ['1', '1'], [0.5, 0.5], [-1, -1], [9, 9], [True, True]]
+    wrong = dict(
+        step=[None, '3', 2, True],
+        task=[None, 3],
+        keys=[None, 'ab', ['a']],
+        num_samples=numbers[:-2],
+        num_correct=numbers,
+        seed=[None, 'a'],
+        model=[3],
+        temperature=['warm', None],
+        extras=[[]],
+    )
+    assert set(wrong) == set(good), 'a field is written that nobody looks at'
+    bad = [{**good, field: value} for field, values in wrong.items() for value in values]
+    without = [{k: v for k, v in good.items() if k != field} for field in ('step', 'task', 'keys')]
+    for content in [*bad, *without, {**good, 'other': 1}, {}, [], 3, None]:
+        last.write_text(json.dumps(content))
+        for call in (again, lambda: Run.load(tmp_path)):
+            assert '00000003.json' in said(call, ValueError)
+    last.write_text(json.dumps(good))
+    (last.parent / '00000099.json').write_text(json.dumps({**good, 'step': 99}))
+    for call in (again, lambda: Run.load(tmp_path)):
+        with pytest.warns(UserWarning, match='00000099.json is of step 99, and the run has 3'):
+            assert call().final.step == 3

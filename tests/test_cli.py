@@ -135,6 +135,87 @@ def test_mistakes_get_one_sentence(args, words, tmp_path, monkeypatch, capsys):
     )
 
 
+TAKES_A_FOLDER = {
+    'train': ['grpo'],
+    'demo': [],
+    'pretrain': [],
+    'study': [],
+    'claims run': ['psr_narrows'],
+}
+
+
+def commands():
+    "Every command by its words, also those of a group."
+    from rl4llm.app.cli import app
+
+    groups = [
+        ('', app),
+        *((f'{group.name} ', group.typer_instance) for group in app.registered_groups),
+    ]
+    return {
+        f'{head}{info.name}': info for head, group in groups for info in group.registered_commands
+    }
+
+
+def test_a_file_where_a_folder_is_wanted_is_named_before_anything_runs(tmp_path, capsys):
+    from rl4llm.app.cli import main
+
+    import inspect
+
+    takes = {
+        words
+        for words, info in commands().items()
+        if 'out' in inspect.signature(info.callback).parameters
+    }
+    assert takes - {'compare'} == set(TAKES_A_FOLDER)  # compare writes a picture
+    (tmp_path / 'afile').write_text('')
+    for words, more in TAKES_A_FOLDER.items():
+        for out in ('afile', 'afile/x'):
+            with pytest.raises(SystemExit) as stop:
+                main([*words.split(), *more, '--out', str(tmp_path / out)])
+            said = capsys.readouterr().err
+            assert stop.value.code == 2 and f'{tmp_path}/afile is a file, wanted a folder' in said
+    assert (tmp_path / 'afile').read_text() == ''
+
+
+@pytest.mark.parametrize(
+    'error, words',
+    [
+        (FileExistsError(17, 'File exists', 'afile'), 'afile cannot be used (File exists)'),
+        (PermissionError(13, 'Permission denied', '/root/x'), '/root/x cannot be used (Perm'),
+        (OSError(28, 'No space left on device'), 'a file cannot be used (No space left'),
+        (OSError('no reachable hub'), 'no reachable hub'),
+    ],
+)
+def test_what_the_system_refuses_is_a_sentence(error, words, monkeypatch, capsys):
+    from rl4llm.app.cli import main
+
+    def refused():
+        raise error
+
+    monkeypatch.setattr(commands()['doctor'], 'callback', refused)
+    with pytest.raises(SystemExit) as stop:
+        main(['doctor'])
+    said = capsys.readouterr().err
+    assert (
+        stop.value.code == 2 and words in said and 'Errno' not in said and '\n' not in said.strip()
+    )
+
+
+@pytest.mark.parametrize('words', commands())
+def test_an_interruption_of_any_command_is_answered(words, monkeypatch, capsys):
+    from rl4llm.app.cli import main
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands()[words], 'callback', interrupted)
+    with pytest.raises(SystemExit) as stop:
+        main(words.split())
+    said = capsys.readouterr().err
+    assert stop.value.code == 130 and 'rl4llm: stopped. What was finished is kept' in said
+
+
 def test_a_typo_in_the_settings_is_named(tmp_path):
     (tmp_path / 'settings.ini').write_text('[rl4llm]\nsede = 1\n')
     done = rl4llm('train', 'grpo', cwd=tmp_path)

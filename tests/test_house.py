@@ -178,6 +178,8 @@ def test_every_signal_that_a_stage_asks_for_is_a_row_of_the_table():
 
     rl4llm.recipes()
     for info in stages().values():
+        if not info.module.startswith('rl4llm.'):  # what a test has registered
+            continue
         wanted = {*info.needs, *(ready(info.name, info.kind).needs if info.kind in GIVEN else ())}
         for name in wanted:
             assert source_of(name) in GIVEN.get(info.kind, ()), (

@@ -656,9 +656,6 @@ def test_without_a_verifier_there_is_no_accuracy(small_policy, lively):
         def sample(self, n, *, seed):
             return [f'{i} + 1 =' for i in range(n)]
 
-        def update(self, stats):
-            pass
-
     run = train(small_policy, 'countdown/easy', lively.but(curriculum=Questions), steps=1)
     assert run.rows[0]['accuracy'] is None and run.rows[0]['reward'] is not None
 
@@ -986,13 +983,19 @@ def test_a_run_that_was_stopped_stays_stopped(tmp_path, tiny_folder, easy, livel
     first = train(
         Policy.load(tiny_folder), easy, lively, **how, callbacks=[EarlyStop(at_least=0.0, window=2)]
     )
-    with pytest.warns(UserWarning, match='stopped early after 2 steps, and stays so'):
+    with pytest.warns(UserWarning, match='stopped early after 2 steps, and stays so') as told:
         second = train(Policy.load(tiny_folder), easy, lively, **how)
+    assert not any('more steps' in str(w.message) for w in told), "more steps change nothing"
     assert (
         timeless(first) == timeless(second)
         and len(second.rows) == 2
         and second.config['status'] == 'stopped early'
     )
+    config = {k: v for k, v in second.config.items() if k != 'stopped'}
+    (tmp_path / 'run.json').write_text(json.dumps(config))  # as the warning says
+    assert len(train(Policy.load(tiny_folder), easy, lively, **how).rows) == 9
+    with pytest.warns(UserWarning, match='2 were asked for. Ask for more steps'):
+        train(Policy.load(tiny_folder), easy, lively, steps=2, path=tmp_path)
 
 
 class Raise:
@@ -1286,7 +1289,7 @@ def test_equal_rewards_of_different_samplers_are_not_compared(tiny_folder, easy,
     ]
     assert compare(runs).at_reward is None
     with pytest.raises(ValueError, match=f'at_reward needs runs of one {next(iter(change))}'):
-        compare(runs, at_reward=0.0, smooth=1)
+        compare(runs, at_reward=0.0)
 
 
 def test_functions_without_source_are_told_apart(tiny_folder, lively):
@@ -1338,3 +1341,27 @@ def test_a_sampler_that_replays_brings_its_own_problems(small_policy, easy):
     made = recipe('a_lol', prompts=2, group=4, sampler=log)
     run = train(small_policy.clone(), easy, made, steps=3, seed=0)
     assert len(run.rows) == 3
+
+
+def test_nobody_is_taken_for_a_checkpoint_by_accident(tmp_path, tiny_folder, easy, lively):
+    "Whatever attributes a callback has, a run with a folder saves, and names what it has saved."
+    from rl4llm.core.policy import Policy
+
+    accidents = {name for name in vars(Checkpoint()) | vars(Checkpoint) if name[0] != '_'}
+    for number, name in enumerate(sorted(accidents - {'on_start', 'on_step', 'on_end'})):
+        looks_alike = type('LooksAlike', (), {name: 'mine', 'on_step': lambda *given: None})()
+        folder = tmp_path / str(number)
+        train(Policy.load(tiny_folder), easy, lively, steps=1, path=folder, callbacks=[looks_alike])
+        assert [path.name for path in list_checkpoints(folder / 'checkpoints')] == ['00000001']
+    twice = Checkpoint(every=1)
+    train(Policy.load(tiny_folder), easy, lively, steps=2, path=tmp_path / 'a', callbacks=[twice])
+    with pytest.raises(TrainingDiverged, match='there is no checkpoint yet'):
+        train(
+            Policy.load(tiny_folder),
+            easy,
+            lively,
+            steps=2,
+            path=tmp_path / 'b',
+            limit=1e-30,
+            callbacks=[twice],
+        )

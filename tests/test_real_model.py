@@ -235,6 +235,30 @@ def test_a_model_folder_that_is_not_whole_names_what_is_wrong(tmp_path, tokenize
     )
 
 
+OTHER = ('[]', '{}', '3', '"text"', 'null', '{"weight_map": ["a"]}', '{"weight_map": {"a": 3}}')
+
+
+@pytest.mark.parametrize('content', OTHER)
+def test_a_file_of_a_model_that_holds_something_else_is_answered(tmp_path, tokenizer, content):
+    "Whatever stands in one of its files: the model is loaded, or one sentence names it."
+    folder = saved(tmp_path / 'model', 'qwen2', tokenizer, **LLAMA)
+    (folder / 'model.safetensors.index.json').write_text('{"weight_map": {}}')
+    files = sorted(folder.glob('*.json'))
+    refused = set()
+    for file in files:
+        good = file.read_text()
+        file.write_text(content)
+        try:
+            assert Policy.load(folder)
+        except (ValueError, FileNotFoundError) as error:
+            assert str(folder) in str(error) and '\n' not in str(error)
+            refused.add(file.name)
+        file.write_text(good)
+    assert 'tokenizer.json' in refused and Policy.load(folder)
+    if 'weight_map' in content:
+        assert 'model.safetensors.index.json' in refused
+
+
 # every recipe at the scale of a text model
 
 ALL = sorted(recipes().index)
@@ -558,7 +582,9 @@ def test_special_tokens_inside_a_response_reach_the_verifier(tokenizer):
         (f'<answer> 7 </answer>{end}', '<answer> 7 </answer>'),
         ('7<again>8', '7<again>8'),
         (f'7{end}8{end}', f'7{end}8'),
-        (f'7{end}<pad><pad>', '7'),
+        (f'7{end}<pad><pad>', f'7{end}<pad><pad>'),
+        (f'7<pad><pad>{end}', '7<pad><pad>'),
+        (f'7{end}{end}', f'7{end}'),
         (f'<pad>7{end}', '<pad>7'),
     ):
         ids = torch.tensor([tokenizer(text, add_special_tokens=False)['input_ids']])

@@ -1,6 +1,6 @@
 "settings.ini: what is read from where, and what a wrong one says."
 
-import os, subprocess, sys
+import os, re, subprocess, sys
 from pathlib import Path
 import pytest
 from rl4llm.app.diagnosis import (
@@ -11,7 +11,15 @@ from rl4llm.app.diagnosis import (
     install_command,
     unfit,
 )
-from rl4llm.core.settings_file import KEYS, Settings, apply_settings, find_settings, settings, size
+from rl4llm.core.settings_file import (
+    KEYS,
+    Settings,
+    apply_settings,
+    find_settings,
+    parse_key,
+    settings,
+    size,
+)
 
 TOP = Path(__file__).resolve().parents[1]
 
@@ -84,6 +92,8 @@ def test_environment_wins(monkeypatch):
             ["settings.ini", "'learning_rate'", 'preset, device, seed'],
         ),
         ('[rl4llm]\nseed = -1', ['seed', "'-1'", 'whole number']),
+        (f'[rl4llm]\nseed = {"9" * 5000}', ['seed', 'at most 9 digits']),
+        ('[rl4llm]\nthreads = 999999999999', ['threads', 'at most 4 digits']),
         ('[rl4llm]\nseed =', ['seed', "''", 'whole number']),
         ('[rl4llm]\ndevice = tpu', ["'tpu'", 'auto, cpu, cuda or cuda:N']),
         ('[rl4llm]\ndevice = cuda:x', ["'cuda:x'"]),
@@ -105,6 +115,29 @@ def test_a_wrong_file_is_answered_in_one_sentence(text, words):
         settings()
     message = str(error.value)
     assert all(w in message for w in words) and '\n' not in message
+
+
+def words_of(pattern):
+    "The words that a pattern without capitals lists; none for one that takes any text."
+    plain = pattern.replace('(:[0-9]{1,4})?', '|cuda:1')
+    return plain.split('|') if re.fullmatch(r'[a-z0-9:|]+', plain) else []
+
+
+@pytest.mark.parametrize('key', [key for key in KEYS if words_of(KEYS[key].pattern)])
+def test_capital_letters_mean_what_small_ones_do(key, monkeypatch):
+    assert {'preset', 'device', 'dry_run'} <= {k for k in KEYS if words_of(KEYS[k].pattern)}
+    for word in words_of(KEYS[key].pattern):
+        for given in (word.upper(), word.title()):
+            assert parse_key(key, given) == parse_key(key, word)
+    for device in ('CPU', 'Auto'):
+        monkeypatch.setenv('RL4LLM_PRESET', 'Cpu')
+        monkeypatch.setenv('RL4LLM_DEVICE', device)
+        assert size(cpu=1, gpu=2) == 1 and settings().device in ('cpu', 'cuda')
+
+
+def test_names_and_folders_keep_their_capitals(empty):
+    write('\ufeff[rl4llm]\nruns = Kept\nmodel = Owner/Model\n')  # after a byte order mark
+    assert settings().runs == empty / 'Kept' and settings().model == 'Owner/Model'
 
 
 def test_a_wrong_variable_is_named(monkeypatch):

@@ -10,6 +10,7 @@ from rl4llm.tasks import countdown as C
 from rl4llm.tasks import (
     Item,
     all_solutions,
+    as_task,
     canonical_steps,
     final_answer,
     first_dead_end,
@@ -32,7 +33,15 @@ from rl4llm.tasks import (
     verify_sat,
     wrong_value,
 )
-from rl4llm.tasks import SPLITS, VerifierFailed, keep_task, same_answer, task_from, verdict_of
+from rl4llm.tasks import (
+    SPLITS,
+    Verdict,
+    VerifierFailed,
+    keep_task,
+    same_answer,
+    task_from,
+    verdict_of,
+)
 from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
 
 NAMES = ['countdown', 'modular', 'sat']
@@ -298,6 +307,15 @@ def test_countdown_hand_cases(text, score, first, why):
     assert (v.correct, v.score, v.first_error) == (False, score, first) and why in v.reason
 
 
+def test_one_border_may_stand_behind_the_last_step():
+    for seed in range(20):
+        item, good = some('countdown', 'easy', seed)
+        for text in (f'{good} ;', f'{good};', f'{good} ;\n', f'<answer> {good} ; </answer>'):
+            assert verify_countdown(item, text) == verify_countdown(item, good), text
+        for text in (f'{good} ; ;', f'; {good}', f'{good} ; x', f'{good} ;.'):
+            assert not verify_countdown(item, text).correct, text
+
+
 def test_countdown_extra_steps_and_dead_ends():
     item = Item('countdown', ((1, 2, 3), 6, 99, '+-*'))
     good = '1 + 2 = 3 ; 3 + 3 = 6'
@@ -438,6 +456,11 @@ def test_satisfying_is_exhaustive_and_first_error_is_a_dead_end(seed, k, m):
 def test_literal_layouts():
     for text in ('a ! b c', 'a !b c', 'a, !b, c', 'a\n! b\nc', 'a!b c'):
         assert parse_literals(text) == (1, -2, 3), text
+    blanks = [chr(i) for i in range(0x10000) if chr(i).isspace()]
+    assert len(blanks) > 20 and '\x85' in blanks and '\xa0' in blanks and '\x1c' in blanks
+    for blank in blanks:
+        for text in ('a{0}!{0}b{0}c', 'a,{0}! b{0},c', 'a{0}{0}!b c{0}'):
+            assert parse_literals(text.format(blank)) == (1, -2, 3), blank
     for text in ('a b,', 'a !', '! ! a', 'a ab', 'A b', 'a;b', 'а b'):
         assert parse_literals(text) is None, text
 
@@ -742,6 +765,23 @@ def test_text_survives_the_tokenizer(text):
     assert tok(text).input_ids[:1] == [tok.bos_token_id]
 
 
+@pytest.mark.parametrize('name', NAMES)
+def test_whatever_stands_beside_an_answer_is_judged(name):
+    "One end token closes a response; any other special token is part of what was said."
+    import torch
+    from rl4llm.core.policy import Policy
+
+    policy = Policy.load('tiny')
+    item, answer = some(name, next(iter(levels(name))))
+    more = ('<pad>', '<eos>', '<bos>', '<unk>')
+    for said in ('{} <eos>', '{}', *(f'{{}} {word} <eos>' for word in more)):
+        ids = torch.tensor(
+            [policy.tokenizer(said.format(answer), add_special_tokens=False).input_ids]
+        )
+        text = policy.decode(ids, torch.ones_like(ids, dtype=torch.bool))[0]
+        assert verdict_of(item, text).correct == (said in ('{} <eos>', '{}')), (said, text)
+
+
 def test_every_compact_text_is_inside_the_vocabulary(tmp_path):
     from transformers import AutoTokenizer
 
@@ -892,6 +932,13 @@ def test_the_verifier_of_own_data_never_fails(text):
         ('1/0', 7, False),
         ('−7', -7, True),
         ('50%', 50, True),
+        ('$5', '5%', False),
+        ('€5', '$5', False),
+        ('€5', '€5.00', True),
+        ('€5', ('$5', '£5', 5), True),
+        ('£5', ('$5', '€5'), False),
+        ('＄5', '$5', True),
+        ('$5$', '€5', True),
         ('50%', 0.5, False),
         ('paris', 'Paris.', True),
         ('Paris is in France', 'Paris', False),
@@ -948,6 +995,11 @@ HOPELESS = {
     'complex': lambda text, answer: 1j,
     'several': lambda text, answer: [True, False],
     'bytes': lambda text, answer: b'1',
+    'a score above 1': lambda text, answer: SimpleNamespace(correct=True, score=7),
+    'a score that is none': lambda text, answer: SimpleNamespace(correct=True, score=None),
+    'not whether it is right': lambda text, answer: SimpleNamespace(correct=None, score=1),
+    'right by a half': lambda text, answer: SimpleNamespace(correct=0.5, score=1),
+    'right without a score': lambda text, answer: SimpleNamespace(correct=True),
 }
 
 
@@ -978,6 +1030,56 @@ def test_a_verifier_that_fails_is_told_of_with_row_and_completion(kind):
         )
 
 
+IN_ANY_ORDER = [
+    lambda text, answer: answer in text,
+    lambda answer, text: answer in text,
+    lambda solution, completion: solution in completion,
+    lambda response, solution, exactly=False: solution in response,
+    lambda *, answer, text: answer in text,
+    lambda answer, *, completion, **more: answer in completion,
+    lambda said, wanted: wanted in said,
+    lambda said, /, wanted: wanted in said,
+    lambda text, wanted, answer=None: wanted in text,
+    partial(lambda answer, text, limit: answer in text[:limit], limit=9),
+]
+
+
+@pytest.mark.parametrize('verify', IN_ANY_ORDER)
+def test_a_verifier_may_name_its_parameters_in_any_order(verify):
+    made = task_from([{'question': 'q', 'answer': 'seven'}], verify=verify)
+    item = next(i for part in made.parts.values() for i in part)
+    assert made.verify(item, 'seven!').correct and not made.verify(item, 'seve').correct
+
+
+@pytest.mark.parametrize(
+    'verify',
+    [
+        lambda answer, wanted: True,
+        lambda answer, text, /: True,
+        lambda wanted, text: True,
+        lambda answer, solution: True,
+        lambda item, text: True,
+        verify_countdown,
+    ],
+)
+def test_a_verifier_with_a_name_at_the_place_of_another_is_refused(verify):
+    with pytest.raises(ValueError, match='wanted a function of a text and an answer') as e:
+        task_from(ROWS, verify=verify)
+    assert 'names them (' in str(e.value) and '\n' not in str(e.value)
+
+
+def test_a_verdict_of_any_kind_becomes_a_whole_one():
+    made = SimpleNamespace(name='bare', levels={})
+    keep_task(made, replace=True)
+    for right, score in ((True, 1), (0, 0.5), (False, 0)):
+        made.verify = lambda item, text: SimpleNamespace(correct=right, score=score)
+        assert verdict_of(Item('bare', ('q', 1)), 'x') == Verdict(right == 1, score, *3 * [None])
+    for said in (dict(correct=True, score=7), dict(correct=None, score=0), dict(correct=True)):
+        made.verify = lambda item, text: SimpleNamespace(**said)
+        with pytest.raises(VerifierFailed, match="'bare', asked about .* wanted a Verdict"):
+            verdict_of(Item('bare', ('q', 1)), 'x')
+
+
 @pytest.mark.parametrize('verify', [lambda text: True, 0, 'exact', lambda text, answer, more: True])
 def test_a_verifier_that_cannot_be_called_is_refused_at_once(verify):
     with pytest.raises(ValueError, match='wanted a function of a text and an answer') as e:
@@ -998,6 +1100,12 @@ def test_a_failing_task_of_ones_own_is_named_as_well():
         verdict_of(Item('bare', ('q', 1)), 'x')
 
 
+def SERIES():
+    import pandas as pd
+
+    return pd.Series(['q', 'r'])
+
+
 @pytest.mark.parametrize(
     'rows, words',
     [
@@ -1005,6 +1113,17 @@ def test_a_failing_task_of_ones_own_is_named_as_well():
         ([{'question': 'q'}], "row 0 has no column 'answer'"),
         ([{'question': 'q', 'answer': None}], 'row 0 has no answer'),
         ([{'question': '', 'answer': 1}], 'row 0 has no question'),
+        ([{'question': ' \n\u2003', 'answer': 1}], 'row 0 has no question'),
+        ([{'question': 'q', 'answer': ' '}], 'row 0 has no answer'),
+        ([{'question': 'q\ud800', 'answer': 1}], 'row 0: question has half a character'),
+        ([{'question': 'q', 'answer': 'a\udfff'}], 'row 0: answer has half a character'),
+        ([{'question': 'q', 'answer': [1, 10**5000]}], 'more than 2000 digits'),
+        ([{'question': 'q', 'answer': -(10**5000)}], 'more than 2000 digits'),
+        ([{'question': 'q', 'answer': {10**5000}}], 'thousands of digits'),
+        (None, 'rows is None, wanted a list of dicts'),
+        (7, 'rows is 7, wanted a list of dicts'),
+        ({'train': None}, 'rows is None, wanted a list of dicts'),
+        (SERIES, 'row 0 is a str'),
         ([{'question': 'q', 'answer': float('nan')}], 'no answer'),
         ([{'question': ['q'], 'answer': 1}], 'wanted the question as text'),
         ([{'question': 'q', 'answer': {}}], 'wanted a text, a number or a list'),
@@ -1015,6 +1134,8 @@ def test_a_failing_task_of_ones_own_is_named_as_well():
     ],
 )
 def test_rows_that_make_no_problems_are_refused(rows, words):
+    if callable(rows):
+        rows = rows()
     with pytest.raises(ValueError, match=words) as e:
         task_from(rows)
     assert '\n' not in str(e.value)
@@ -1026,6 +1147,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     for text, words in (
         ('{"question": 1', 'line 1'),
         ('\n{"question": "q", "answer": 1}\n[1]', 'line 3'),
+        ('{"question": "q", "answer": ' + '9' * 5000 + '}', 'line 1'),
+        ('[' * 100_000, 'line 1'),
     ):
         (tmp_path / 'bad.jsonl').write_text(text)
         with pytest.raises(ValueError, match=f'bad.jsonl, {words}'):
@@ -1037,6 +1160,10 @@ def test_names_of_own_tasks():
     assert a.name != b.name == task_from(ROWS[:50]).name and task_of(b.parts['train'][0]) is not a
     with pytest.raises(ValueError, match='name of a task of the library'):
         task_from(ROWS, name='countdown')
+    with pytest.raises(ValueError, match='name of a task of the library'):
+        task_from(ROWS, name='countdown/easy')  # would hide a level
+    mine = task_from(ROWS, name='my/sums')
+    assert as_task('my/sums') is mine and as_task('countdown/easy') == task('countdown', 'easy')
     with pytest.raises(ValueError, match='neither levels nor dials'):
         task(a.name, 'easy')
     with pytest.raises(ValueError, match='task_from'):

@@ -26,7 +26,7 @@ load_stages()
 
 
 def test_no_record_is_missing_or_out_of_date():
-    assert due() == [], "run `rl4llm tryout`"
+    assert due() == [], "run `rl4llm tryout --store`"
 
 
 def test_a_recipe_that_does_not_end_above_its_start_says_why():
@@ -180,6 +180,24 @@ def test_trying_writes_as_it_goes_and_is_repeatable(tmp_path, monkeypatch):
     assert made['grpo'] | dict(seconds=0) == try_out(
         'grpo', Tryout(steps=1, problems=3, samples=4)
     ) | dict(seconds=0)
+
+
+def test_a_command_stores_only_if_it_is_asked_to(tmp_path, monkeypatch):
+    import rl4llm.studies.tryouts as t
+    from rl4llm.app.cli import app
+    from typer.testing import CliRunner
+
+    record = stored_tryouts()['grpo']
+    monkeypatch.setattr(t, 'try_out', lambda name, base=None: record | dict(lr=0.123))
+    monkeypatch.setattr(t, 'TRYOUT_FILE', tmp_path / 'assets' / 'tryouts.json')
+    monkeypatch.setenv('RL4LLM_RUNS', str(tmp_path / 'runs'))
+    for words, where in (([], 'runs'), (['--store'], 'assets')):
+        done = CliRunner().invoke(app, ['tryout', 'grpo', *words])
+        assert done.exit_code == 0, done.output
+        assert f'results: {tmp_path / where}' in done.output and 'grpo' in done.output
+        written = [path.parent.name for path in tmp_path.rglob('tryouts.json')]
+        assert sorted(written) == sorted({'runs', where})
+    assert stored_tryouts()['grpo']['lr'] == 0.123
 
 
 @pytest.mark.parametrize('name', ['grpo', 'weighted_reinforce'])

@@ -15,9 +15,22 @@ from typing import Annotated, Literal, Optional
 
 # %% ../../nbs/app/01_cli.ipynb #2c1e129c
 import typer
+from typer.core import TyperGroup
 
 # %% ../../nbs/app/01_cli.ipynb #9e24923b
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode='markdown',
+class _Interruptible(TyperGroup):
+    "The commands, which answer Ctrl-C with a sentence and exit code 130."
+    def invoke(self, ctx):
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.secho('rl4llm: stopped. What was finished is kept; a demo, a training run or a '
+                        'study goes on from there with the same command.', fg='red', err=True)
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(cls=_Interruptible, no_args_is_help=True, add_completion=False,
+                  rich_markup_mode='markdown',
                   pretty_exceptions_enable=False,
                   help='Reinforcement learning for language models, on a laptop and beyond. '
                        'Start with **rl4llm demo**; if something is missing, '
@@ -35,8 +48,16 @@ def common(
     _DEBUG[:] = [debug]
 
 # %% ../../nbs/app/01_cli.ipynb #540ad6b5
+def _folder(path: Optional[Path]) -> Optional[Path]:
+    "A folder for results. Raises ValueError if a file is in its way."
+    if path is None: return None
+    nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if nearest.is_dir(): return path
+    raise ValueError(f"--out {path}: {nearest} is a file, wanted a folder.")
+
+
 _Out = Annotated[Optional[Path], typer.Option(
-    help='Folder for results; default: under the runs folder of settings.ini.')]
+    callback=_folder, help='Folder for results; default: under the runs folder of settings.ini.')]
 Seed = Annotated[Optional[int], typer.Option(help='Seed; default: that of settings.ini.')]
 _Workers = Annotated[int, typer.Option(help='Jobs side by side, one thread each.')]
 Store = Annotated[bool, typer.Option(
@@ -111,12 +132,12 @@ def train_command(
     from rl4llm.core.policy import Policy
     from rl4llm.core.registry import recipe
     from rl4llm.core.settings_file import apply_settings
-    from rl4llm.tasks import task
+    from rl4llm.tasks import as_task
     from rl4llm.training.callbacks import Checkpoint, Evaluate, Progress
     from rl4llm.training.loop import train
     using = apply_settings()
     made = recipe(recipe_name, **parse_changes(changes or []))
-    problem = task(*task_name.split('/', 1))
+    problem = as_task(task_name)
     seed = using.seed if seed is None else seed
     short = task_name.replace('/', '-')
     path = out or using.runs / f'{short}-{made.name}-{made.fingerprint()[:6]}-seed{seed}'
@@ -277,8 +298,11 @@ def tryout_command(
     every: Annotated[bool, typer.Option('--all', help='All recipes.')] = False,
     show: Annotated[bool, typer.Option(
         '--show', help='Only show what is stored: of the recipes named, or of all.')] = False,
+    store: Annotated[bool, typer.Option(
+        '--store', help='Put the results where notebooks look for them; without it they are '
+                        'shown, and written to the runs folder.')] = False,
 ):
-    """Give recipes the same short training from the embedded model, and store where they end.
+    """Give recipes the same short training from the embedded model, and see where they end.
 
     It shows that they train, with one seed and against the start; a method stands beside its
     placebo.
@@ -286,12 +310,17 @@ def tryout_command(
     Example: rl4llm tryout grpo univg --show
     """
     from rl4llm.core.registry import recipe
-    from rl4llm.studies.tryouts import due, try_all, tryout_table
+    from rl4llm.core.settings_file import settings
+    from rl4llm.studies.tryouts import TRYOUT_FILE, due, stored_tryouts, try_all, tryout_table
     names = [recipe(name).name for name in names or []]
-    if not show:
-        try_all(names or due(every), say=typer.echo)
+    if show:
+        records = stored_tryouts()
+    else:
+        path = TRYOUT_FILE if store else settings().runs / 'tryouts.json'
+        records = try_all(names or due(every), say=typer.echo, path=path)
+        typer.echo(f'results: {path}')
     columns = ['before', 'after', 'gain [95%]', 'result', 'placebo', 'over placebo [95%]']
-    typer.echo(repr(tryout_table(names=names or None)[columns]))
+    typer.echo(repr(tryout_table(records, names or None)[columns]))
 
 # %% ../../nbs/app/01_cli.ipynb #baa56994
 @app.command('probes')
@@ -452,12 +481,18 @@ def doctor_command():
 def explained() -> tuple:
     "The errors that are answers to a user's mistake."
     from rl4llm.training.loop import TrainingDiverged
-    mistakes = {ValueError, KeyError, TypeError, FileNotFoundError, TrainingDiverged}
+    mistakes = {ValueError, KeyError, TypeError, OSError, TrainingDiverged}
     return tuple(mistakes)
 
 # %% ../../nbs/app/01_cli.ipynb #046586df
 def _sentence_of(error) -> str:
-    "What an error says; a KeyError puts its text into quotes, which are left out."
+    """What an error says; a KeyError puts its text into quotes, which are left out.
+
+    What the operating system says of a file is a number and a few words, made a sentence here.
+    """
+    if getattr(error, 'strerror', None):
+        what = error.filename or 'a file'
+        return f"{what} cannot be used ({error.strerror}): choose another place."
     is_quoted = isinstance(error, KeyError) and error.args
     return str(error.args[0] if is_quoted else error)
 
@@ -466,8 +501,6 @@ def main(argv=None):
     "Entry point of the `rl4llm` command."
     try:
         app(argv, standalone_mode=True)
-    except KeyboardInterrupt:
-        sys.exit('stopped; the same command goes on from the last checkpoint')
     except Exception as error:
         if any(_DEBUG) or not isinstance(error, explained()): raise
         typer.secho(f'rl4llm: {_sentence_of(error)}', fg='red', err=True)

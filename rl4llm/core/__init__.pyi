@@ -23,6 +23,8 @@ from .citations import unread_code as unread_code
 from .fingerprint import Registry as Registry
 from .fingerprint import called_code as called_code
 from .fingerprint import code_of as code_of
+from .fingerprint import not_compared as not_compared
+from .fingerprint import value_text as value_text
 from .lazy import MOVED as MOVED
 from .lazy import attach as attach
 from .lazy import index as index
@@ -112,8 +114,10 @@ from .registry import check_numbers as check_numbers
 from .registry import complete as complete
 from .registry import find_recipe as find_recipe
 from .registry import find_stage as find_stage
+from .registry import knobs_of as knobs_of
 from .registry import load_stages as load_stages
 from .registry import nearest_names as nearest_names
+from .registry import parameters_of as parameters_of
 from .registry import place_of as place_of
 from .registry import recipe as recipe
 from .registry import recipe_code as recipe_code

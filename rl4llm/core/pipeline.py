@@ -124,6 +124,7 @@ def ready(source, kind: str, *args) -> ReadyStage:
         source = as_stage(source, kind)
     if hasattr(source, 'make'):
         fn = source.info.fn
+        _check_not_made(fn, source.name, kind)
         return _bound(source.make(*args), source.name, kind, fn)
     call = source(*args) if inspect.isclass(source) else source
     fn = getattr(source, 'func', source)
@@ -133,8 +134,10 @@ def ready(source, kind: str, *args) -> ReadyStage:
 def _bound(call, name: str, kind: str, fn) -> ReadyStage:
     """The stage that is called as `call`; `fn` is what was registered, or the same.
 
-    Raises ValueError if it cannot be called as stages of its kind are.
+    Raises ValueError if it cannot be called as stages of its kind are, or if it has a memory that
+    a checkpoint could not keep.
     """
+    _check_memory(call, name, kind)
     declared = [n for info in STAGES.values() if info.fn in (fn, type(fn)) for n in info.needs]
     if kind == 'curriculum' and not hasattr(call, 'sample'):
         raise ValueError(f"the curriculum {name} has no method sample(count, *, seed): wanted a "
@@ -146,6 +149,28 @@ def _bound(call, name: str, kind: str, fn) -> ReadyStage:
     stage = ReadyStage(call, name, needs, kind, by_name)
     _check_call(stage)
     return stage
+
+
+_MEMORY = ('update', 'state_dict', 'load_state_dict')
+
+
+def _check_not_made(fn, name: str, kind: str) -> None:
+    "Raises ValueError for an object that learns: every run makes one of its own."
+    is_object = not inspect.isclass(fn) and not inspect.isroutine(fn)
+    if is_object and hasattr(fn, 'update'):
+        raise ValueError(f"the {kind} {name} is an object that learns from run to run (it has a "
+                         f"method update): give its class, {kind}={name} or use({name}, knob=...), "
+                         "so that every run makes its own.")
+
+
+def _check_memory(call, name: str, kind: str) -> None:
+    "Raises ValueError for a stage with a memory that a checkpoint could not keep."
+    has = [method for method in _MEMORY if hasattr(call, method)]
+    lacks = [method for method in _MEMORY[1:] if method not in has]
+    if has and lacks:
+        raise ValueError(f"the {kind} {name} has {' and '.join(has)} but no {' and '.join(lacks)}: "
+                         "give it both state_dict() and load_state_dict(state), or a run could "
+                         "not go on from a checkpoint.")
 
 
 def _by_name(parameters: list, kind: str, name: str) -> bool:

@@ -89,9 +89,16 @@ def _check_model_folder(folder) -> None:
             raise ValueError(f"{path} is damaged ({error}): get it again.") from None
 
 
-def _check_shards(index, content: dict) -> None:
-    "Raises FileNotFoundError if a file of weights that an `index` names is not there."
-    for shard in sorted(set(content.get('weight_map', {}).values())):
+def _check_shards(index, content) -> None:
+    """Raises FileNotFoundError if a file of weights that an `index` names is not there.
+
+    Raises ValueError for an `index` whose `content` is another kind of thing than such files hold.
+    """
+    parts = content.get('weight_map', {}) if isinstance(content, dict) else None
+    if not isinstance(parts, dict) or not all(isinstance(part, str) for part in parts.values()):
+        raise ValueError(f"{index} is damaged (it holds other things than such a file does): get "
+                         "it again.")
+    for shard in sorted(set(parts.values())):
         if not (index.parent / shard).is_file():
             raise FileNotFoundError(f"the model folder {index.parent} has no {shard}, which "
                                     f"{index.name} names: get it again.")
@@ -121,6 +128,10 @@ def _load(name: str, **how):
             f"no model {name!r}: wanted a shipped name ({_shipped_names()}), one made here by "
             f"`rl4llm pretrain {name}`, a folder with config.json, model.safetensors and a "
             f"tokenizer, or owner/name of a reachable hub ({type(error).__name__}).") from error
+    except Exception as error:                         # whatever a damaged file leads to
+        what = ' '.join(f'{type(error).__name__}: {error}'.split())
+        raise ValueError(f"the files of model {name!r} cannot be read ({what:.200}): get them "
+                         "again.") from error
     model, found = model                                 # with what was read of its weights
     _check_weights(name, found)
     return model, tokenizer
@@ -313,14 +324,12 @@ def _check_known(policy, items, ids: list) -> None:
 
 # %% ../../nbs/core/10_policy.ipynb #74305ec9
 def decode(policy, tokens: Int[Tensor, "n t"], mask: Bool[Tensor, "n t"]) -> tuple[str, ...]:
-    """Text of each response, without the end token that closes it.
+    """Text of each response, without the one end token that closes it.
 
     All other special tokens stay: whoever checks a text must see all that was said.
     """
     rows = [row[m].tolist() for row, m in zip(tokens.cpu(), mask.cpu())]
-    for row in rows:
-        while row and row[-1] in (policy.eos, policy.pad):
-            row.pop()
+    rows = [row[:-1] if row[-1:] == [policy.eos] else row for row in rows]
     return tuple(policy.tokenizer.batch_decode(rows, skip_special_tokens=False))
 
 # %% ../../nbs/core/10_policy.ipynb #dcfa74ea

@@ -4,17 +4,17 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'STAGES', 'STAGE_FIELDS', 'LOOP_FIELDS', 'NUMBERS', 'RECIPES', 'LATER', 'StageInfo', 'check_kind', 'stage',
-           'load_stages', 'nearest_names', 'find_stage', 'stages', 'Use', 'place_of', 'use', 'Recipe', 'as_stage',
-           'vary', 'complete', 'check_fields', 'check_numbers', 'RecipeSpec', 'add_recipe', 'find_recipe', 'recipe',
-           'as_recipe', 'recipe_diff', 'recipe_dict', 'recipe_from_dict', 'recipe_fingerprint', 'uses_of',
-           'recipe_code', 'recipe_html']
+           'load_stages', 'nearest_names', 'find_stage', 'stages', 'Use', 'place_of', 'use', 'parameters_of',
+           'knobs_of', 'Recipe', 'as_stage', 'vary', 'complete', 'check_fields', 'check_numbers', 'RecipeSpec',
+           'add_recipe', 'find_recipe', 'recipe', 'as_recipe', 'recipe_diff', 'recipe_dict', 'recipe_from_dict',
+           'recipe_fingerprint', 'uses_of', 'recipe_code', 'recipe_html']
 
 # %% ../../nbs/core/05_registry.ipynb #04de94f1
 import dataclasses, functools, hashlib, html, importlib, inspect, json, sys
 from dataclasses import dataclass
 
 # %% ../../nbs/core/05_registry.ipynb #70528357
-from .fingerprint import Registry, called_code
+from .fingerprint import Registry, called_code, value_text
 from .settings_file import close_names
 
 # %% ../../nbs/core/05_registry.ipynb #5a4ca88c
@@ -171,7 +171,10 @@ class Use:
     def make(self, *args):
         "The stage ready to call: a function with its knobs, or an object with a state."
         fn = self.info.fn
-        if inspect.isclass(fn): return fn(*args, **dict(self.knobs))
+        inner = getattr(fn, 'func', fn)
+        is_made = hasattr(fn, 'sample') or not callable(fn)          # a curriculum as an object
+        if inspect.isclass(inner): return fn(*args, **dict(self.knobs))
+        if is_made: return fn
         return functools.partial(fn, **dict(self.knobs))
 
     def __call__(self, *args, **knobs):
@@ -179,7 +182,9 @@ class Use:
 
     def __repr__(self):
         knobs = ', '.join(f'{k}={_shown(v)}' for k, v in self.knobs)
-        return f'{self.name}({knobs})' if knobs else self.name
+        called = f'{self.name}({knobs})' if knobs else self.name
+        is_taken = self.fn is not None and (self.kind, self.name) in STAGES
+        return f'{called} of {place_of(self.fn)}' if is_taken else called
 
     def to_dict(self) -> dict:
         knobs = {k: _stored(v) for k, v in self.knobs}
@@ -189,18 +194,30 @@ class Use:
 # %% ../../nbs/core/05_registry.ipynb #2f12eec8
 def _shown(value) -> str:
     "A knob as it is printed."
-    return getattr(value, '__name__', repr(value)) if callable(value) else repr(value)
+    if not callable(value): return repr(value)
+    is_wrapped = hasattr(value, 'func') and type(value).__repr__ is functools.partial.__repr__
+    return f'partial({_name_of(value)})' if is_wrapped else getattr(value, '__name__', repr(value))
 
 
 def _stored(value):
-    "A knob as it is stored: a function as the place where it is defined."
+    "A knob as it is stored: a function as its place, what JSON does not know as its text."
     if hasattr(value, 'stored'): return value.stored()
-    return dict(function=place_of(value)) if callable(value) else value
+    if callable(value): return dict(function=place_of(value))
+    return value if _is_json(value) else dict(text=value_text(value))
+
+
+def _is_json(value) -> bool:
+    "Whether JSON knows a value, at any depth."
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(part) for key, part in value.items())
+    if isinstance(value, (list, tuple)): return all(map(_is_json, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def place_of(fn) -> str:
-    "'module:name' of a function."
-    return f'{fn.__module__}:{fn.__qualname__}'
+    "'module:name' of a function; of an object in its place, what it was made with."
+    if hasattr(fn, '__qualname__'): return f'{fn.__module__}:{fn.__qualname__}'
+    return f"an object made with {place_of(getattr(fn, 'func', type(fn)))}"
 
 
 def _own_place(bound: Use, kind: str) -> dict:
@@ -208,9 +225,7 @@ def _own_place(bound: Use, kind: str) -> dict:
     info = STAGES.get((kind, bound.name))
     fn = bound.fn or (info and info.fn)
     if fn is None or bound.fn is None and info.module.startswith('rl4llm.'): return {}
-    if hasattr(fn, '__qualname__'): return dict(function=place_of(fn))
-    inner = getattr(fn, 'func', type(fn))
-    return dict(function=f'an object made with {place_of(inner)}')
+    return dict(function=place_of(fn))
 
 # %% ../../nbs/core/05_registry.ipynb #887f98a5
 def _own_info(fn, name: str, kind: str | None) -> StageInfo:
@@ -252,9 +267,19 @@ def _registered(fn) -> bool:
     return any(info.fn is fn for info in STAGES.values())
 
 # %% ../../nbs/core/05_registry.ipynb #accc2c80
+def parameters_of(fn) -> dict:
+    "The parameters of a function or class by name; none of an object that is not called."
+    return dict(inspect.signature(fn).parameters) if callable(fn) else {}
+
+
+def knobs_of(bound: Use) -> dict:
+    "The knobs of a stage, with those that a `functools.partial` has bound."
+    return {**getattr(bound.fn, 'keywords', {}), **dict(bound.knobs)}
+
+
 def _check_knobs(bound: Use) -> None:
     "Raises TypeError for a knob the stage does not have."
-    known = inspect.signature(bound.info.fn).parameters
+    known = parameters_of(bound.info.fn)
     if any(p.kind is p.VAR_KEYWORD for p in known.values()): return
     for knob in dict(bound.knobs):
         if knob not in known:
@@ -381,10 +406,11 @@ def check_fields(changes: dict) -> None:
                             f"did you mean {nearest_names(field, known)}?")
 
 # %% ../../nbs/core/05_registry.ipynb #8eb5c6d2
-def _is_count(value) -> bool: return isinstance(value, int) and value >= 1
+def _is_count(value) -> bool: return _is_natural(value) and value >= 1
 
 
-def _is_natural(value) -> bool: return isinstance(value, int) and value >= 0
+def _is_natural(value) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_positive(value) -> bool: return _is_number(value) and value > 0
@@ -422,7 +448,7 @@ def check_numbers(recipe):
         if value is None and getattr(Recipe, field) is None: continue
         if not fits(value):
             raise ValueError(f"recipe {recipe.name!r}: {field} is {value!r}, wanted {wanted}.")
-    knobs = dict(recipe.sampler.knobs)
+    knobs = knobs_of(recipe.sampler)
     if recipe.max_new_tokens and knobs.get('max_new_tokens'):
         raise ValueError(f"recipe {recipe.name!r}: max_new_tokens is {recipe.max_new_tokens} and "
                          f"the sampler's is {knobs['max_new_tokens']}, wanted one of the two.")
@@ -582,14 +608,18 @@ def _restored(value):
 
     Nothing of others is imported for it, and only the wrapper of a factor is called: what can be
     `stored`.
-    Raises ValueError for a function that is not there, or that wraps no factor.
+    Raises ValueError for a function that is not there, or that wraps no factor, and for what is
+    stored as a text alone.
     """
     if isinstance(value, list): return tuple(value)
+    if isinstance(value, dict) and list(value) == ['text']:
+        raise ValueError(f"a knob of this recipe is {value['text']:.80}, of which only this text "
+                         "is stored: make the recipe anew.")
     if not isinstance(value, dict) or 'function' not in value: return value
     fn = _found_function(value['function'])
     if fn is None:
-        raise ValueError(f"a knob of this recipe is the function {value['function']}, which is "
-                         "not here: import or define it first.")
+        raise ValueError(f"a knob of this recipe is {value['function']}, which is not here: "
+                         "import or define it first.")
     if 'of' not in value: return fn
     if not hasattr(fn, 'stored'):
         raise ValueError(f"a knob of this recipe is made by {value['function']}, which wraps no "
@@ -610,7 +640,7 @@ def recipe_fingerprint(recipe) -> str:
                if f not in LATER or getattr(recipe, f) != LATER[f]]
     settings = {k: _without_place(v) for k, v in recipe_dict(recipe).items() if k in counted}
     code = recipe_code(recipe, counted)
-    text = json.dumps([settings, code], sort_keys=True, default=repr)
+    text = json.dumps([settings, code], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -636,12 +666,16 @@ def _without_place(value):
 
 
 def _functions_of(bound: Use) -> list:
-    "A stage's function, the functions among its knobs or defaults, and what they wrap."
+    "A stage's function, the functions in its knobs or defaults, and what they wrap."
     stage_fn = bound.info.fn
-    knobs = {name: p.default for name, p in inspect.signature(stage_fn).parameters.items()}
-    knobs.update(bound.knobs)
-    waiting = [v for v in knobs.values() if callable(v) and v is not inspect.Parameter.empty]
+    defaults = {name: p.default for name, p in parameters_of(stage_fn).items()}
+    knobs = [v for v in {**defaults, **dict(bound.knobs)}.values()
+             if v is not inspect.Parameter.empty]
+    waiting = [v for v in knobs if callable(v)]
     found = [stage_fn]
+    for value in knobs:
+        if not callable(value):
+            value_text(value, found)                 # those in a list, the class of an object
     while waiting:
         found.append(waiting.pop(0))
         wrapped = getattr(found[-1], '__wrapped__', None)

@@ -25,7 +25,7 @@ def _wanted(reward_fn) -> dict:
 def columns_for(reward_fn, given: dict) -> dict:
     """Those of the `given` columns that `reward_fn` takes.
 
-    Raises ValueError if it asks for one that is not there.
+    Raises ValueError if it asks for one that is not there, or for nothing by name.
     """
     wanted = _wanted(reward_fn)
     spread = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -35,8 +35,15 @@ def columns_for(reward_fn, given: dict) -> dict:
         raise ValueError(f"{reward_name(reward_fn)} asks for {', '.join(missing)}, but a reward is "
                          f"given {', '.join(given)}: add such a column to the data, or name the "
                          "parameter as one that is there.")
+    by_place = [name for name, p in wanted.items() if p.kind is p.POSITIONAL_ONLY]
+    if by_place:
+        raise ValueError(f"{reward_name(reward_fn)} takes {', '.join(by_place)} by place alone, "
+                         "but a reward is called by name: leave out the / behind them.")
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in wanted.values())
-    return given if takes_all else {name: given[name] for name in wanted if name in given}
+    taken = given if takes_all else {name: given[name] for name in wanted if name in given}
+    if taken: return taken
+    raise ValueError(f"{reward_name(reward_fn)} takes nothing by name, but a reward is called by "
+                     f"name with {', '.join(given)}: name the parameters that it wants.")
 
 # %% ../../nbs/core/11_reward_calls.ipynb #5168e1d2
 _LARGEST = 3.4e38                       # beyond it a number is infinite in float32

@@ -35,22 +35,23 @@ def _switch(default: str, meaning: str) -> Key:
     return Key(default, r'yes|no|true|false|on|off|1|0', 'yes or no', is_on, meaning)
 
 
-def _number(default: str, meaning: str) -> Key:
-    return Key(default, r'\d+', 'a whole number from 0', int, meaning)
+def _number(default: str, meaning: str, *, digits: int) -> Key:
+    words = f'a whole number from 0, of at most {digits} digits'
+    return Key(default, f'[0-9]{{1,{digits}}}', words, int, meaning)
 
 # %% ../../nbs/core/01_settings_file.ipynb #29a47315
 _SECTION = 'rl4llm'
 FILE = 'settings.ini'
 _PREFIX = 'RL4LLM_'
 KEYS: dict[str, Key] = {}
-KEYS['preset'] = Key('auto', r'auto|cpu|gpu', 'auto, cpu or gpu', str,
+KEYS['preset'] = Key('auto', r'auto|cpu|gpu', 'auto, cpu or gpu', str.lower,
                      'sizes: cpu takes minutes on a laptop, gpu more')
-KEYS['device'] = Key('auto', r'auto|cpu|cuda(:\d+)?', 'auto, cpu, cuda or cuda:N', str,
-                     'where tensors live')
-KEYS['seed'] = _number('0', 'first seed; several seeds count up from it')
+KEYS['device'] = Key('auto', r'auto|cpu|cuda(:[0-9]{1,4})?', 'auto, cpu, cuda or cuda:N',
+                     str.lower, 'where tensors live')
+KEYS['seed'] = _number('0', 'first seed; several seeds count up from it', digits=9)
 KEYS['runs'] = Key('runs', r'\S.*', 'a folder, relative to the settings file', str,
                    'where run records are kept')
-KEYS['threads'] = _number('0', "CPU threads; 0 leaves torch's choice")
+KEYS['threads'] = _number('0', "CPU threads; 0 leaves torch's choice", digits=4)
 KEYS['dry_run'] = _switch('no', 'one step of everything')
 KEYS['fast'] = _switch('yes', 'the fast paths; no: plain Hugging Face everywhere')
 KEYS['bf16'] = _switch('no', 'matrix products in bfloat16, everything else in float32')
@@ -148,7 +149,7 @@ def ini_sections(path) -> dict[str, dict[str, str]]:
     parser = configparser.ConfigParser(default_section='', interpolation=None,
                                        inline_comment_prefixes=('#', ';'))
     try:
-        parser.read_string(Path(path).read_text(encoding='utf-8'), source=_shown(path))
+        parser.read_string(Path(path).read_text(encoding='utf-8-sig'), source=_shown(path))
     except (configparser.Error, UnicodeDecodeError) as error:
         what = ' '.join(str(error).split())
         raise ValueError(f"{_shown(path)} is not an ini file: {what}") from None

@@ -151,6 +151,17 @@ def _check_same(name: str, values) -> None:
             f"compare needs runs of one {name}, got {', '.join(found)}; compare them apart.")
 
 # %% ../../nbs/studies/00_comparison.ipynb #fe4d35b9
+def _as_runs(runs) -> list:
+    "Runs as a list; one alone is a list of one. Raises TypeError for anything else."
+    is_one = hasattr(runs, 'evaluations') or isinstance(runs, str) or not hasattr(runs, '__iter__')
+    found = [runs] if is_one else list(runs)
+    for run in found:
+        if not hasattr(run, 'evaluations'):
+            raise TypeError(f"compare was given {run!r:.60}, wanted runs, as train(...) returns "
+                            "them or load_runs(folder) reads them.")
+    return found
+
+
 def _check_runs(runs, label) -> None:
     """Raises ValueError unless the runs belong together and each (method, seed) occurs once.
 
@@ -685,7 +696,7 @@ def compare(
     differ in knobs or length, a (method, seed) occurs twice, a k exceeds the samples,
     or no run reaches `at_reward`, or samplers differ where it is given.
     """
-    runs = list(runs)
+    runs = _as_runs(runs)
     label = label or _by_method
     if interval not in ('t', 'bootstrap'):
         raise ValueError(f"interval must be 't' or 'bootstrap', got {interval!r}.")

@@ -47,6 +47,7 @@ from .protocol import Verdict as Verdict
 from .protocol import VerifierFailed as VerifierFailed
 from .protocol import add_task as add_task
 from .protocol import as_task as as_task
+from .protocol import as_verdict as as_verdict
 from .protocol import check_dial as check_dial
 from .protocol import draw_distinct as draw_distinct
 from .protocol import final_answer as final_answer

@@ -122,8 +122,12 @@ def _parsed(piece: str) -> Step | None:
 
 
 def parse_steps(text: str) -> list[Step | None]:
-    "The steps between `;` or new lines; None for what is not `a op b = c` in plain digits."
-    return [_parsed(piece) for piece in split_steps(text)]
+    """The steps between `;` or new lines; None for what is not `a op b = c` in plain digits.
+
+    One `;` may stand behind the last.
+    """
+    steps = text.rstrip().removesuffix(';').rstrip()
+    return [_parsed(piece) for piece in split_steps(steps)]
 
 # %% ../../nbs/tasks/01_countdown.ipynb #57313dee
 def follow(item: Item, steps) -> list[tuple[int, ...]]:

@@ -16,8 +16,8 @@ from pathlib import Path
 # %% ../../nbs/tasks/05_own_data.ipynb #0afb2253
 from ..core.fingerprint import called_code
 from ..core.reward_calls import finite_number, shown
-from .protocol import (SPLITS, Item, Verdict, VerifierFailed, final_answer,
-                                   in_words, keep_task, split_of)
+from .protocol import (SPLITS, Item, Verdict, VerifierFailed, as_verdict,
+                                   final_answer, in_words, keep_task, split_of)
 
 # %% ../../nbs/tasks/05_own_data.ipynb #fc409624
 _LONGEST = 2000
@@ -84,19 +84,25 @@ def _number_of(text: str) -> Fraction | None:
 
 def plain_answer(said: str) -> str:
     "One name for all ways to write an answer: `$1,200.00` is `1200`, ` Paris.` is `paris`."
+    return _plain_parts(said)[0]
+
+
+def _plain_parts(said: str) -> tuple[str, str]:
+    "The plain name of an answer, and the unit that a number is written with: ('1200', '$')."
     text = _plain_signs(said[:_LONGEST]).casefold()
     text = ' '.join(text.split()).strip('"\'`').strip().removesuffix('.').strip()
     if text.startswith('$') and text.endswith('$'):
         text = text[1:-1].strip()                      # the dollar signs of a formula
     value = _number_of(_MONEY.sub(r'\1', text).removesuffix('%').strip())
-    return text if value is None else str(value)
+    if value is None: return text, ''
+    return str(value), ''.join(sign for sign in '$€£%' if sign in text)
 
 # %% ../../nbs/tasks/05_own_data.ipynb #46463454
-def _accepted(answer) -> set[str]:
-    "The plain names of a row's answer: of each, if it is a list."
+def _accepted(answer) -> set[tuple[str, str]]:
+    "The plain names of a row's answer, with their units: of each, if it is a list."
     answers = answer if isinstance(answer, tuple) else (answer,)
     stated = [said_answer(str(one)) for one in answers]
-    return {plain_answer(said) for said in stated if said}
+    return {_plain_parts(said) for said in stated if said}
 
 
 def same_answer(text: str, answer) -> bool:
@@ -105,9 +111,9 @@ def same_answer(text: str, answer) -> bool:
     answer: a text or a number. Of a list of them, any is right. A worked solution counts by what it
     states at its end.
     """
-    said = said_answer(text)
-    stated = plain_answer(said) if said else ''
-    return bool(stated) and stated in _accepted(answer)
+    name, unit = _plain_parts(said_answer(text) or '')
+    known = [other for right, other in _accepted(answer) if right == name]
+    return bool(name) and any(not unit or not other or unit == other for other in known)
 
 # %% ../../nbs/tasks/05_own_data.ipynb #176b2e8b
 def read_rows(source) -> list[Mapping]:
@@ -116,7 +122,11 @@ def read_rows(source) -> list[Mapping]:
     Raises ValueError or FileNotFoundError in a sentence that names the line or row.
     """
     if isinstance(source, (str, Path)): return _lines(Path(source))
-    rows = source.to_dict('records') if hasattr(source, 'iloc') else list(source)
+    if not hasattr(source, '__iter__'):
+        raise ValueError(f"rows is {shown(source)}, wanted a list of dicts, a JSON-lines file, a "
+                         "data frame or a data set.")
+    is_frame = hasattr(source, 'iloc') and hasattr(source, 'columns')
+    rows = source.to_dict('records') if is_frame else list(source)
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise ValueError(f"row {number} is a {type(row).__name__}, wanted a dict with the "
@@ -137,8 +147,9 @@ def _lines(path: Path) -> list[Mapping]:
         if not line.strip(): continue
         try:
             rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: {error.msg}; wanted one JSON object a "
+        except (ValueError, RecursionError) as error:
+            what = getattr(error, 'msg', error)
+            raise ValueError(f"{path}, line {number}: {what}; wanted one JSON object a "
                              "line.") from error
         if not isinstance(rows[-1], dict):
             raise ValueError(f"{path}, line {number} is no JSON object; wanted one a line, such as "
@@ -153,9 +164,22 @@ def _value(row: Mapping, column: str, role: str, where: str):
                          f"say {role}=... with the right name.")
     value = row[column]
     value = value.tolist() if hasattr(value, 'tolist') else value
-    if value is None or value != value or value in ('', []):
+    plain = value.strip() if isinstance(value, str) else value
+    if plain is None or plain != plain or plain in ('', []):
         raise ValueError(f"{where} has no {column}: leave such rows out.")
     return value
+
+
+def _refuse_unwritable(part, column: str, where: str) -> None:
+    "Raises ValueError for a text that is no Unicode, or a number of thousands of digits."
+    if isinstance(part, int) and abs(part) >= 10 ** _LONGEST:
+        raise ValueError(f"{where}: {column} has more than {_LONGEST} digits, which no completion "
+                         "is read for: leave such rows out.")
+    try:
+        str(part).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where}: {column} has half a character (a lone surrogate) at place "
+                         f"{error.start}: mend the text.") from error
 
 
 def _item(name: str, row: Mapping, columns: tuple[str, str], where: str) -> Item:
@@ -168,8 +192,11 @@ def _item(name: str, row: Mapping, columns: tuple[str, str], where: str) -> Item
                          "as text (a chat template is added by the policy).")
     parts = wanted if isinstance(wanted, (list, tuple)) else [wanted]
     if not all(isinstance(part, (str, int, float)) for part in parts):
-        raise ValueError(f"{where}: {answer} is {wanted!r}, wanted a text, a number or a list of "
-                         "them; anything else can be written as JSON text.")
+        raise ValueError(f"{where}: {answer} is {shown(wanted)}, wanted a text, a number or a list "
+                         "of them; anything else can be written as JSON text.")
+    _refuse_unwritable(question, prompt, where)
+    for part in parts:
+        _refuse_unwritable(part, answer, where)
     return Item(name, (question.strip(), wanted))
 
 # %% ../../nbs/tasks/05_own_data.ipynb #49fe2213
@@ -252,16 +279,47 @@ def _demonstrate_row(item: Item) -> str:
     return f'<answer> {_shown(item.data[1])} </answer>'
 
 
+_TEXT_NAMES = {'text', 'completion', 'response'}
+_ANSWER_NAMES = {'answer', 'solution'}
+
+
+def _places(check) -> list:
+    "The parameters of a verifier that are no `*args` or `**more`; none if it tells none."
+    try:
+        parameters = inspect.signature(check).parameters.values()
+    except ValueError:                                 # some built-in functions
+        return []
+    return [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def _names_of(check) -> tuple:
+    "What a verifier calls the text and the answer; () if it has other names or wants more."
+    places = _places(check)
+    named = {p.name for p in places if p.kind is not p.POSITIONAL_ONLY}
+    texts = named & _TEXT_NAMES
+    answers = named & _ANSWER_NAMES
+    needed = {p.name for p in places if p.default is p.empty}
+    if len(texts) != 1 or len(answers) != 1 or needed - texts - answers: return ()
+    return (*texts, *answers)
+
+
+def _said(check, text: str, answer):
+    "What a verifier returns, called by the names that it has for the text and the answer."
+    names = _names_of(check)
+    if names: return check(**dict(zip(names, (text, answer))))
+    return check(text, answer)
+
+
 def _asked(task, item: Item, text: str):
     "What a row's verifier says: a share from 0 to 1, or a verdict."
     name = getattr(task.check, '__name__', 'the verifier')
     question, answer = item.data
     where = f"for the question {question!r:.60} with the answer {answer!r:.60}, on {text!r:.60}"
     try:
-        said = task.check(text, answer)
+        said = _said(task.check, text, answer)
     except Exception as error:
         raise VerifierFailed(f"{name} failed {where}: {in_words(error)}") from error
-    if hasattr(said, 'correct') and hasattr(said, 'score'): return said
+    if hasattr(said, 'correct'): return as_verdict(said, f"{name}, asked {where},")
     share = finite_number(said)
     if 0 <= share <= 1: return share
     raise VerifierFailed(f"{name} returned {shown(said)} {where}: wanted true or false, or a "
@@ -354,7 +412,8 @@ def task_from(rows, prompt: str = 'question', answer: str = 'answer', *,
 
     rows: split by the hash of the question, or a dict from 'train', 'valid', 'test' to rows.
     prompt, answer: the columns of the question and of the answer (a text, a number or a list).
-    verify: `verify(text, answer)` says whether a completion is right (None: `same_answer`).
+    verify: `verify(text, answer)` says whether a completion is right (None: `same_answer`); by
+        these names they may stand in any order.
     name: under which items and runs remember it (None: made from the data).
     instruction: added to the question for text models; '' for nothing.
     replace: whether it may take the place of a task of this name that has other content.
@@ -379,6 +438,7 @@ def _refuse_verifier(check) -> None:
     wanted = "wanted a function of a text and an answer."
     if not callable(check):
         raise ValueError(f"verify is {check!r:.80}, {wanted}")
+    if _names_of(check): return
     try:
         inspect.signature(check).bind('text', 'answer')
     except TypeError as error:
@@ -386,6 +446,11 @@ def _refuse_verifier(check) -> None:
                          f"({error}): {wanted}") from error
     except ValueError:
         pass                                           # it does not tell its signature
+    first, second = [*(p.name for p in _places(check)), '', ''][:2]
+    if first in _ANSWER_NAMES or second in _TEXT_NAMES:
+        raise ValueError(f"verify is {check!r:.80}, which is called with the text and then the "
+                         f"answer, but names them ({first}, {second}): {wanted[:-1]}, named text "
+                         "and answer or in this order.")
 
 
 def _refuse_name(name) -> None:

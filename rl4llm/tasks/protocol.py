@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'Item', 'Verdict', 'split_of', 'draw_distinct', 'Task', 'add_task', 'tasks', 'keep_task', 'levels', 'task',
-           'task_of', 'VerifierFailed', 'verdict_of', 'in_words', 'as_task', 'check_dial', 'final_answer',
+           'task_of', 'VerifierFailed', 'verdict_of', 'as_verdict', 'in_words', 'as_task', 'check_dial', 'final_answer',
            'split_steps']
 
 # %% ../../nbs/tasks/00_protocol.ipynb #77e23dca
@@ -14,6 +14,7 @@ from typing import Protocol
 
 # %% ../../nbs/tasks/00_protocol.ipynb #e96bfc0b
 from ..core.fingerprint import Registry
+from ..core.reward_calls import finite_number, shown
 
 # %% ../../nbs/tasks/00_protocol.ipynb #48fc3407
 def _tuples(x):
@@ -165,7 +166,7 @@ def keep_task(made: Task, *, replace: bool = False) -> Task:
     replace: whether it may take the place of another of its name, whose items it then judges.
     Raises ValueError for the name of a task that has a class, or of one made of other data.
     """
-    if made.name in tasks():
+    if made.name.split('/')[0] in tasks():
         raise ValueError(f"{made.name!r} is the name of a task of the library: choose another.")
     old = _KEPT.get(made.name, made)
     if repr(old) != repr(made) and not replace:
@@ -230,8 +231,22 @@ def verdict_of(item: Item, text: str) -> Verdict:
         raise
     except Exception as error:
         raise VerifierFailed(f"{where} raised {in_words(error)}") from error
-    if hasattr(verdict, 'correct') and hasattr(verdict, 'score'): return verdict
-    raise VerifierFailed(f"{where} returned {verdict!r:.80}, wanted a Verdict.")
+    return as_verdict(verdict, where)
+
+
+def as_verdict(said, where: str) -> Verdict:
+    """What a verifier said as a `Verdict`: any object with `correct` and `score` makes one.
+
+    where: who was asked about what, the beginning of the message.
+    Raises VerifierFailed unless `correct` is true or false and `score` is from 0 to 1.
+    """
+    right = finite_number(getattr(said, 'correct', None))
+    score = finite_number(getattr(said, 'score', None))
+    if right not in (0, 1) or not 0 <= score <= 1:
+        raise VerifierFailed(f"{where} returned {shown(said)}, wanted a Verdict: `correct` is true "
+                             "or false, `score` is a number from 0 to 1.")
+    rest = {name: getattr(said, name, None) for name in ('first_error', 'answer', 'reason')}
+    return Verdict(bool(right), score, **rest)
 
 
 def in_words(error: BaseException) -> str:
@@ -246,7 +261,8 @@ def as_task(source):
 
     Raises ValueError for an unknown name or level, TypeError for what is neither task nor name.
     """
-    if isinstance(source, str): return task(*source.split('/', 1))
+    if isinstance(source, str):
+        return task(source) if source in _KEPT else task(*source.split('/', 1))
     is_policy = hasattr(source, 'model')
     if hasattr(source, 'sample') and not is_policy: return source
     raise TypeError(f"the task is a {type(source).__name__}, wanted a task or the name of one, as "

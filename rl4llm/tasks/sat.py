@@ -42,7 +42,7 @@ def satisfying(variables: int,
 
 # %% ../../nbs/tasks/03_sat.ipynb #886466a4
 _LETTERS = 'abcdefghijklmnopqrstuvwxyz'
-_LITERAL = re.compile(r'(!?)\s*([a-z])(?:\s*,\s*|\s+|(?=!)|\Z)', re.ASCII)
+_LITERAL = re.compile(r'(!?)\s*([a-z])(?:\s*,\s*|\s+|(?=!)|\Z)')
 
 
 def write_literals(literals) -> str:

@@ -75,6 +75,7 @@ from .loop import room_of as room_of
 from .loop import set_learning_rate as set_learning_rate
 from .loop import start as start
 from .loop import sums_of as sums_of
+from .loop import task_settings as task_settings
 from .loop import tell_machine as tell_machine
 from .loop import train as train
 from .loop import train_step as train_step

@@ -32,12 +32,15 @@ def run_callbacks(callbacks, event: str, *args) -> None:
 _EVENTS = ('on_start', 'on_step', 'on_end')
 
 
-def check_callbacks(callbacks) -> None:
-    """Raises ValueError for a callback that would never be called as it is meant.
+def check_callbacks(callbacks) -> list:
+    """The callbacks as a list: None is an empty one, and one alone a list of one.
 
-    That is one with an event that does not exist, with none at all, or a class.
+    Raises ValueError for a callback that would never be called as it is meant: with an event that
+    does not exist, with none at all, or a class.
     """
-    for callback in callbacks:
+    if callbacks is None: return []
+    found = list(callbacks) if hasattr(callbacks, '__iter__') else [callbacks]
+    for callback in found:
         name = getattr(callback, '__name__', type(callback).__name__)
         if isinstance(callback, type):
             raise ValueError(f"callbacks holds the class {name}, wanted an object: {name}(...).")
@@ -49,6 +52,7 @@ def check_callbacks(callbacks) -> None:
         if not events:
             raise ValueError(f"callback {name} ({type(callback).__name__}) has none of the methods "
                              f"{', '.join(_EVENTS)}, so it would never be called.")
+    return found
 
 # %% ../../nbs/training/03_callbacks.ipynb #5387b589
 def check_metrics(names, known) -> None:
@@ -146,6 +150,7 @@ class Checkpoint:
     def on_start(self, state):
         if state.run.path is None:
             raise ValueError("checkpoints need a folder: pass train(..., path='runs/my-run').")
+        self.last = None                         # what it saved in another run is not this one's
 
     def save(self, state):
         if not all(p.isfinite().all() for p in state.policy.model.parameters()): return

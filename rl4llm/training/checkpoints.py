@@ -139,13 +139,31 @@ def remove_unfinished(folder) -> list[str]:
     return [path.name for path in orphans]
 
 # %% ../../nbs/training/00_checkpoints.ipynb #fdc67931
+def _check_comes_back(value, key, name: str) -> None:
+    "Raises ValueError for an entry of a state that a checkpoint would give back as another."
+    if isinstance(key, str) and torch.is_tensor(value): return
+    try:
+        back, = json.loads(json.dumps({key: value})).items()
+    except (TypeError, ValueError):
+        back = None
+    if back == (key, value) or repr(back) == repr((key, value)): return
+    came = 'cannot be stored' if back is None else f"comes back as {back[0]!r}: {back[1]!r:.60}"
+    raise ValueError(f"the state of the {name} has {key!r}: {value!r:.60}, which {came}: wanted a "
+                     "tensor, or numbers, texts and lists of them, and tables whose keys are "
+                     "texts.")
+
+
 def pack_stages(memory: dict) -> tuple[dict, dict[str, Tensor]]:
-    "The states of stages, by name: JSON-able values, and tensors as `stages/<name>/<key>`."
+    """The states of stages, by name: JSON-able values, and tensors as `stages/<name>/<key>`.
+
+    Raises ValueError naming the stage and the entry that would not come back as it is.
+    """
     plain = {}
     tensors = {}
     for name, part in memory.items():
         plain[name] = {}
         for key, value in part.state_dict().items():
+            _check_comes_back(value, key, name)
             if torch.is_tensor(value):
                 tensors[f'stages/{name}/{key}'] = value
             else:

@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['MACHINE', 'LARGEST_COPIED', 'METRICS', 'TrainState', 'check_group_of_one', 'check_stages', 'config_of',
-           'code_digests', 'differences', 'check_same_run', 'recipe_differences', 'tell_machine', 'open_run', 'start',
-           'restore', 'check_rewards', 'judged', 'draw', 'collect', 'with_signals', 'room_of', 'TrainingDiverged',
-           'last_checkpoint', 'put_back', 'diverged', 'check_weights', 'keep_good', 'guard', 'microbatch_loss',
-           'sums_of', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update', 'update_memory',
-           'rewards_by_problem', 'metrics_of', 'metrics_of_updates', 'metrics_of_selection', 'own_rows',
-           'metrics_of_rows', 'policy_entropy', 'with_checkpoints', 'check_groups', 'train_step', 'check_steps',
-           'train', 'all_steps', 'written_status', 'how_to_go_on', 'finish']
+           'code_digests', 'task_settings', 'differences', 'check_same_run', 'recipe_differences', 'tell_machine',
+           'open_run', 'start', 'restore', 'check_rewards', 'judged', 'draw', 'collect', 'with_signals', 'room_of',
+           'TrainingDiverged', 'last_checkpoint', 'put_back', 'diverged', 'check_weights', 'keep_good', 'guard',
+           'microbatch_loss', 'sums_of', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update',
+           'update_memory', 'rewards_by_problem', 'metrics_of', 'metrics_of_updates', 'metrics_of_selection',
+           'own_rows', 'metrics_of_rows', 'policy_entropy', 'with_checkpoints', 'check_groups', 'train_step',
+           'check_steps', 'train', 'all_steps', 'written_status', 'how_to_go_on', 'finish']
 
 # %% ../../nbs/training/04_loop.ipynb #6b61d061
 import contextlib, hashlib, json, math, platform, sys, time, warnings
@@ -23,12 +23,13 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/training/04_loop.ipynb #4f7ad59a
+from ..core.fingerprint import called_code, not_compared
 from ..core.numerics import fold, masked_mean
 from ..core.pipeline import (Batch, Stages, active_rows, advantages, batch_loss,
                                   build_stages, cut_tokens, mini_batches, row_parts,
                                   select_rows, trained_tokens)
 from ..core.policy import Policy, as_policy
-from ..core.registry import Recipe, as_recipe, recipe_code
+from ..core.registry import Recipe, as_recipe, knobs_of, recipe_code
 from ..core.rollouts import Rollouts, check_drawn, check_problems, group_mean, rows_of
 from ..core.settings_file import is_real
 from ..core.signals import (add_signals, greedy_rewards, in_parts, knows_logp_old,
@@ -37,8 +38,8 @@ from ..core.storage import pack, unpack, versions
 from ..rewards.verifier import correct
 from ..tasks.protocol import Task, as_task, tasks
 from .callbacks import Checkpoint, check_callbacks, run_callbacks
-from .checkpoints import (latest_checkpoint, list_checkpoints, read_checkpoint,
-                                         remove_unfinished, unpack_stages)
+from .checkpoints import (latest_checkpoint, list_checkpoints, pack_stages,
+                                         read_checkpoint, remove_unfinished, unpack_stages)
 from .evaluation import broken_weights
 from .records import (REPLACED, Run, identity, load_run, locked, now, read_metrics,
                                      rewind, run_in, weights_hash)
@@ -98,7 +99,7 @@ def check_stages(recipe, stages: Stages) -> None:
     must see the whole optimiser batch.
     """
     check_group_of_one(recipe, stages)
-    given = dict(recipe.sampler.knobs)
+    given = knobs_of(recipe.sampler)
     for knob in ('temperature', 'seed', 'group'):
         if knob in given:
             instead = {'seed': 'train(..., seed=...)'}.get(knob, f"recipe.but({knob}=...)")
@@ -115,7 +116,7 @@ def config_of(policy, task, recipe, steps, seed) -> dict:
     "Everything that decides a run's numbers, JSON-able."
     settings = dict(recipe=recipe.to_dict(), fingerprint=recipe.fingerprint(),
                     code=code_digests(recipe), task=getattr(task, 'name', str(task)),
-                    task_settings=repr(task), seed=seed, steps=steps)
+                    task_settings=task_settings(task), seed=seed, steps=steps)
     model = dict(model=policy.name, style=policy.style, bf16=policy.bf16,
                  weights=weights_hash(policy.model), device=str(policy.device))
     machine = dict(versions=versions(), machine=platform.machine(), processor=platform.processor(),
@@ -127,7 +128,24 @@ def config_of(policy, task, recipe, steps, seed) -> dict:
 def code_digests(recipe) -> dict[str, str]:
     "Eight hex digits for the code of each function that the recipe's stages call, by name."
     code = recipe_code(recipe)
-    return {name: hashlib.sha256(text.encode()).hexdigest()[:8] for name, text in code.items()}
+    return {name: _digest(text) for name, text in code.items()}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _task_code(task) -> dict[str, str]:
+    "The code of somebody's own task by name, and what it holds; nothing for one of ours."
+    return {} if type(task).__module__.startswith('rl4llm.') else called_code([task])
+
+
+def task_settings(task) -> str:
+    "A task with its dials, as a text; with a digest of its code if it is somebody's own."
+    code = _task_code(task)
+    if not code: return repr(task)
+    shown = repr(task) if type(task).__repr__ is not object.__repr__ else type(task).__qualname__
+    return f'{shown}, code {_digest(json.dumps(code, sort_keys=True))}'
 
 # %% ../../nbs/training/04_loop.ipynb #351d0268
 def differences(old: dict, new: dict, within: str = '') -> list[tuple]:
@@ -165,7 +183,7 @@ def recipe_differences(old: dict, new: dict) -> list[tuple]:
     names = ('name', 'parent', 'paper', 'summary')
     recipes = [{k: v for k, v in config.get('recipe', {}).items() if k not in names}
                for config in (old, new)]
-    plain = [json.loads(json.dumps(fields, default=repr)) for fields in recipes]
+    plain = [json.loads(json.dumps(fields)) for fields in recipes]
     code = [config.get('code', {}) for config in (old, new)]
     if not plain[0]: return []
     return differences(*plain) or differences(*code, within='code of ')
@@ -185,6 +203,15 @@ def tell_machine(old: dict, new: dict) -> None:
                       "from those of an undisturbed run in the last digits.", stacklevel=2)
 
 # %% ../../nbs/training/04_loop.ipynb #b35e750c
+def _tell_not_compared(code: dict, path) -> None:
+    "Warn of values in the code of a run that goes on that cannot be compared."
+    names = not_compared(code)
+    if names:
+        listed = ', '.join(names[:5]) + (', ...' if len(names) > 5 else '')
+        warnings.warn(f"the run in {path} goes on, but whether these are what they were cannot be "
+                      f"seen: {listed}.", stacklevel=2)
+
+
 def _check_nothing_there(path) -> None:
     "Raises ValueError if a folder without a run.json has metrics or evaluations of some run."
     rows, _ = read_metrics(Path(path) / 'metrics.jsonl')
@@ -218,7 +245,11 @@ def start(policy, task, recipe, *, steps, seed, path) -> TrainState:
     stages = build_stages(recipe, task)
     check_stages(recipe, stages)
     run = open_run(config_of(policy, task, recipe, steps, seed), path)
+    if run.rows:
+        _tell_not_compared({**recipe_code(recipe), **_task_code(task)}, path)
     run.policy = policy
+    if path is not None:
+        pack_stages(stages.memory)                   # what cannot be kept is told before step 0
     if needs_reference(stages.needs):
         stages.reference(policy)                     # copied before anything is trained
     optimiser = torch.optim.AdamW(policy.model.parameters(), lr=recipe.lr, betas=recipe.betas,
@@ -317,7 +348,7 @@ class TrainingDiverged(RuntimeError):
 # %% ../../nbs/training/04_loop.ipynb #726ae6b5
 def last_checkpoint(state: TrainState):
     "The newest checkpoint that this run has written or was continued from; None if none."
-    written = [c.last for c in state.callbacks if getattr(c, 'last', None)]
+    written = [c.last for c in state.callbacks if isinstance(c, Checkpoint) and c.last]
     return written[0] if written else state.checkpoint
 
 # %% ../../nbs/training/04_loop.ipynb #245df2d0
@@ -621,10 +652,10 @@ def policy_entropy(state: TrainState, rollouts) -> float:
 def with_checkpoints(callbacks, path) -> list:
     """The callbacks, those that save last.
 
-    One that saves every 25 steps is added if the run has a folder and none does.
+    One that saves every 25 steps is added if the run has a folder and none is a `Checkpoint`.
     """
-    saving = [c for c in callbacks if hasattr(c, 'last')]
-    others = [c for c in callbacks if not hasattr(c, 'last')]
+    saving = [c for c in callbacks if isinstance(c, Checkpoint)]
+    others = [c for c in callbacks if not isinstance(c, Checkpoint)]
     if path and not saving:
         saving = [Checkpoint()]
     return others + saving
@@ -668,13 +699,14 @@ def check_steps(state: TrainState) -> None:
     where = state.run.path
     state.run.config['steps'] = max(state.steps, state.step)
     why = None
-    if state.stop:
-        why = f"was stopped early after {state.step} steps, and stays so"
-    elif state.step >= state.steps:
-        why = f"has done {state.step} steps already, and {state.steps} were asked for"
+    if state.step >= state.steps:
+        why = (f"has done {state.step} steps already, and {state.steps} were asked for. Ask for "
+               "more steps, or choose another folder")
+    elif state.stop:
+        why = (f"was stopped early after {state.step} steps, and stays so. Choose another folder, "
+               f"or take \"stopped\" out of {where}/run.json to go on to {state.steps} steps")
     if why:
-        warnings.warn(f"nothing is trained: the run in {where} {why}. Ask for more steps, or "
-                      "choose another folder.", stacklevel=3)
+        warnings.warn(f"nothing is trained: the run in {where} {why}.", stacklevel=3)
 
 # %% ../../nbs/training/04_loop.ipynb #f7444eae
 def _as_given(policy, task, recipe) -> tuple:
@@ -704,14 +736,13 @@ def train(policy, task, recipe, *, steps: int, seed: int = 0, callbacks=(), path
     TypeError for what is no policy, task or recipe.
     """
     policy, task, recipe = _as_given(policy, task, recipe)
-    if not isinstance(steps, int) or steps < 1:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps is {steps!r}, wanted a whole number of at least 1.")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}, wanted a whole number from 0.")
     if limit != math.inf and not (is_real(limit) and limit > 0):
         raise ValueError(f"limit is {limit!r}, wanted a number above 0.")
-    callbacks = list(callbacks)
-    check_callbacks(callbacks)
+    callbacks = check_callbacks(callbacks)
     with locked(path):
         state = start(policy, task, recipe, steps=steps, seed=seed, path=path)
         check_steps(state)

@@ -7,7 +7,7 @@ __all__ = ['SAME', 'REPLACED', 'Evaluation', 'pass_curve', 'weights_hash', 'now'
            'add_evaluation', 'read_metrics', 'rewind', 'load_run', 'run_in', 'load_runs', 'locked', 'run_html']
 
 # %% ../../nbs/training/01_records.ipynb #47b83139
-import contextlib, dataclasses, datetime, hashlib, html, json, warnings
+import contextlib, dataclasses, datetime, hashlib, html, json, math, warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,6 +64,46 @@ class Evaluation:
         size = f"{len(self.keys)} problems x {int(self.num_samples[0])} samples"
         table = self.pass_at_k().round(3).to_frame('pass@k').T
         return f"<p>{html.escape(what)}: {size}</p>" + table.to_html()
+
+# %% ../../nbs/training/01_records.ipynb #36ce5bf8
+_PARTS = {'task': (str, 'a text'), 'keys': (list, 'a list of texts')}
+_PARTS |= {name: (list, 'a list of whole numbers') for name in ('num_samples', 'num_correct')}
+_OTHER_PARTS = {'step': (int, 'a whole number'), 'seed': (int, 'a whole number'),
+                'model': (str, 'a text'), 'temperature': ((int, float), 'a number'),
+                'extras': (dict, 'a table')}
+
+
+def _read_evaluation(file) -> Evaluation:
+    """The evaluation that a file holds; its name is the step.
+
+    Raises ValueError naming the file and the field that is missing or does not fit.
+    """
+    found = read_json(file)
+    if not isinstance(found, dict):
+        raise ValueError(f"{file} holds a {type(found).__name__}, wanted a table of fields.")
+    for name in {**found, **_PARTS, 'step': 0}:
+        kind, wanted = {**_PARTS, **_OTHER_PARTS}.get(name, ((), 'no such field'))
+        value = found.get(name)
+        if isinstance(value, kind) and not isinstance(value, bool): continue
+        shown = f"is {value!r:.60}" if name in found else "is missing"
+        raise ValueError(f"{file}: {name} {shown}, wanted {wanted}.")
+    _check_counts(found, file)
+    if Path(file).stem.isdigit() and found['step'] != int(Path(file).stem):
+        raise ValueError(f"{file}: step is {found['step']}, wanted {int(Path(file).stem)}, as the "
+                         "file is called.")
+    return Evaluation.from_dict(found)
+
+
+def _check_counts(found: dict, file) -> None:
+    "Raises ValueError unless every problem has a number of samples and of right ones."
+    drawn = found['num_samples']
+    right = found['num_correct']
+    are_whole = all(type(count) is int for count in drawn + right)
+    if not len(found['keys']) == len(drawn) == len(right) or not are_whole or not drawn:
+        raise ValueError(f"{file}: {len(found['keys'])} keys, {len(drawn)} num_samples, "
+                         f"{len(right)} num_correct: wanted two whole numbers for each key.")
+    if not all(0 <= hits <= samples for hits, samples in zip(right, drawn)):
+        raise ValueError(f"{file}: num_correct is not from 0 to num_samples for every key.")
 
 # %% ../../nbs/training/01_records.ipynb #7803b06c
 def pass_curve(evaluation, ks) -> pd.Series:
@@ -342,10 +382,24 @@ def run_in(path, config: dict) -> Run:
     path = Path(path)
     run = Run(config, path)
     run.rows = _mended_metrics(path)
-    for stored in sorted((path / 'evaluations').glob('[0-9]*.json')):
-        evaluation = Evaluation.from_dict(read_json(stored))
-        run.evaluations[evaluation.step] = evaluation
+    run.evaluations = _read_evaluations(path / 'evaluations', last=config.get('steps', math.inf))
     return run
+
+
+def _read_evaluations(folder, last: float) -> dict[int, Evaluation]:
+    """The evaluations in a folder by step, without those of steps after the `last`.
+
+    Warns of these. Raises ValueError naming a file that holds no evaluation, or another step's.
+    """
+    found = {}
+    for file in sorted(folder.glob('[0-9]*.json')):
+        evaluation = _read_evaluation(file)
+        if evaluation.step > last:
+            warnings.warn(f"{file} is of step {evaluation.step}, and the run has {last}: it is "
+                          "left out.", stacklevel=4)
+        else:
+            found[evaluation.step] = evaluation
+    return found
 
 # %% ../../nbs/training/01_records.ipynb #2da8a955
 def load_runs(folder) -> list[Run]:
