@@ -1316,3 +1316,19 @@ def test_every_field_of_an_evaluation_is_looked_at(tmp_path, small_policy, easy)
     for call in (again, lambda: Run.load(tmp_path)):
         with pytest.warns(UserWarning, match='00000099.json is of step 99, and the run has 3'):
             assert call().final.step == 3
+
+
+def test_a_file_is_no_folder_for_a_run(tmp_path, small_policy, easy):
+    path = tmp_path / 'a file'
+    path.write_text('mine')
+    text = said(lambda: train(small_policy, easy, short_recipe(), steps=1, path=path), ValueError)
+    assert 'is a file, wanted a folder' in text and path.read_text() == 'mine'
+
+
+def test_an_advantage_is_real(small_policy, easy):
+    def turned(rewards, group):
+        return rewards * 1j
+
+    changed = short_recipe().but(advantage=turned)
+    text = said(lambda: train(small_policy, easy, changed, steps=1), TypeError)
+    assert 'the advantage of turned is complex, wanted real numbers' in text

@@ -305,6 +305,8 @@ def as_values(values, like: Tensor, what: str) -> Tensor:
 
     Raises TypeError for anything else, naming `what` it is.
     """
+    if isinstance(values, Tensor) and values.is_complex():
+        raise TypeError(f"{what} is complex, wanted real numbers.")
     if isinstance(values, Tensor):
         return values if values.is_floating_point() else values.to(like.dtype)
     try:

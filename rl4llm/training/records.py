@@ -418,11 +418,13 @@ def load_runs(folder) -> list[Run]:
 def locked(path):
     """Hold the run folder `path` alone (nothing to do for None).
 
-    Raises ValueError if somebody else is training into it.
+    Raises ValueError if somebody else is training into it, or if it is a file.
     """
     if path is None:
         yield
         return
+    if Path(path).is_file():
+        raise ValueError(f"{path} is a file, wanted a folder for the run: choose another path.")
     Path(path).mkdir(parents=True, exist_ok=True)
     lock = FileLock(Path(path) / '.lock')
     try:
