@@ -7,7 +7,7 @@ __all__ = ['A_LOL_VARIANTS', 'as_logged', 'written_log', 'read_log', 'logged_sam
            'keep_positive', 'a_lol_weight', 'a_lol']
 
 # %% ../../nbs/objectives/11_offline.ipynb #2004cad7
-import dataclasses, math
+import dataclasses, json, math
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -35,7 +35,9 @@ _LOGGED = ('prompt_ids', 'prompt_mask', 'tokens', 'prompt', 'mask', 'logp_behave
 
 
 def _written_item(item):
-    return item if isinstance(item, str) else [item.task, item.data, item.difficulty]
+    "A problem as JSON will give it back: lists in place of tuples."
+    if isinstance(item, str): return item
+    return json.loads(json.dumps([item.task, item.data, item.difficulty]))
 
 
 def written_log(log: list) -> dict:
