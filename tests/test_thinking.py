@@ -202,12 +202,21 @@ def test_nothing_breaks_the_reader_and_it_takes_linear_time():
     for _ in range(2000):
         text = ' '.join(rng.choices(words, k=rng.randrange(40)))
         assert read_thought(item, text).correct == task_of(item).verify(item, text).correct
+    short, long = (
+        quickest(lambda: read_thought(item, '<think> ' + '7 + 7 = 14 ; ' * count))
+        for count in (2_000, 20_000)
+    )
+    assert long < 40 * max(short, 0.01)
+
+
+def quickest(work, times=5):
+    "Processor seconds of the quickest of some runs: the others were disturbed."
     took = []
-    for count in (2_000, 20_000):
+    for _ in range(times):
         start = time.process_time()
-        read_thought(item, '<think> ' + '7 + 7 = 14 ; ' * count)
+        work()
         took.append(time.process_time() - start)
-    assert took[1] < 40 * max(took[0], 0.01)
+    return min(took)
 
 
 def test_a_thought_with_a_budget_answers(small_policy):
