@@ -1,7 +1,7 @@
 "Demonstrations that search, and what is read out of thoughts."
 
 import random, time
-import pytest
+import pytest, torch
 from rl4llm.analysis.thoughts import (
     accuracy_by_budget,
     AttemptRead,
@@ -16,6 +16,8 @@ from rl4llm.analysis.thoughts import (
     thought_summary,
     thought_table,
 )
+from rl4llm.core.policy import Policy
+from rl4llm.engine.fast_llama import is_fast
 from rl4llm.tasks import Item, task, task_of
 from rl4llm.tasks.countdown import all_solutions, follow, outcomes
 from rl4llm.tasks.thinking import (
@@ -281,3 +283,19 @@ def test_solutions_are_counted_only_where_that_is_quick():
 def test_an_unknown_item_is_no_thought():
     item = Item('countdown', [[7, 8, 9, 11], 21, 99, '+-*'])
     assert not read_thought(item, '').answered and read_attempt(item, '').steps == 0
+
+
+def test_long_responses_take_the_fast_lane_and_are_the_same_as_on_the_slow_one():
+    "Log-probabilities, entropies and gradients of thoughts of up to 256 tokens."
+    found = {}
+    for fast in (True, False):
+        policy = Policy.load('tiny-think-v1', fast=fast)
+        rollouts = Policy.load('tiny-think-v1').sample(problems(count=4), 4, seed=0)
+        length = rollouts.prompt_ids.shape[1] + rollouts.tokens.shape[1]
+        assert length > 128 and is_fast(policy.model, length)
+        values = policy.statistics(rollouts, ('logp', 'entropy'))
+        (values['logp'] * rollouts.mask).sum().backward()
+        slope = torch.cat([p.grad.flatten() for p in policy.model.parameters()])
+        found[fast] = values['logp'].detach(), values['entropy'].detach(), slope
+    for ours, plain in zip(found[True], found[False]):
+        assert (ours - plain).norm() < 1e-4 * plain.norm()
