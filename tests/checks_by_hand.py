@@ -19,7 +19,7 @@ from rl4llm.oracle.decisions import exact_pass_at_k_gradient
 from rl4llm.oracle.estimators import check
 from rl4llm.oracle.tabular import TokenTree, exact_entropy, exact_gradient, random_logits
 from rl4llm.tasks import task
-from rl4llm.training.loop import train, with_signals
+from rl4llm.training.loop import add_step_signals, train
 
 NAN = float('nan')
 
@@ -349,7 +349,7 @@ def check_reference_stays():
     penalty = use('kl_penalty', coef=0.1)
     _, watch = trained(steps=2, regularisers=(penalty,), epochs=2)
     r = watch.state.rollouts
-    needed = with_signals(watch.state, r, {'logp_ref', 'logp_old'})
+    needed = add_step_signals(watch.state, r, {'logp_ref', 'logp_old'})
     near(needed.logp_ref, contracts.small_policy().logprobs(r)[0].detach(), 1e-4)
     assert watch.rows[1]['kl'] > 0 and watch.rows[0]['updates'] == 2
 

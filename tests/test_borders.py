@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest, torch
 
 from conftest import noisy
-from rl4llm.core.pipeline import BY_KEYWORD, ARGUMENTS, build_stages, parts_of, ready, row_parts
+from rl4llm.core.pipeline import build_stages, row_parts
+from rl4llm.core.ready_stages import ARGUMENTS, BY_KEYWORD, ready, stage_inputs
 from rl4llm.core.signals import in_parts
 from rl4llm.core.registry import (
     KINDS,
@@ -29,7 +30,8 @@ from rl4llm.core.reward_calls import call_reward
 from rl4llm.studies.comparison import compare
 from rl4llm.training.callbacks import Checkpoint, Evaluate, check_callbacks
 from rl4llm.training.checkpoints import latest_checkpoint, read_checkpoint, unpack_stages
-from rl4llm.training.loop import code_digests, train
+from rl4llm.training.loop import train
+from rl4llm.training.run_identity import code_digests
 from rl4llm.training.real_models import for_text
 from rl4llm.training.records import Run
 from test_contracts import (
@@ -186,14 +188,14 @@ WAYS = {
 )
 def test_whatever_a_stage_changes_is_named(kind):
     names = ARGUMENTS[kind]
-    for part, (value, _) in parts_of(
+    for part, (value, _) in stage_inputs(
         inputs(kind)
     ).items():  # each tensor, those of the rollouts too
         for way in WAYS.values() if torch.is_tensor(value) else ():
             given = inputs(kind)
 
             def spoil(*args, **more):
-                return way(parts_of(dict(zip(names, args)))[part][0])
+                return way(stage_inputs(dict(zip(names, args)))[part][0])
 
             assert f'changed {part},' in said(
                 lambda: ready(spoil, kind)(*given.values()), ValueError
@@ -703,8 +705,8 @@ MORE = {  # further arguments of these, and lists of names
     ),
 }
 NOT_LOOKED_UP = """analysis.plots.method_look course.exercises.exercise core.lazy.index core.lazy.places_of core.lazy.attach core.policy.model_folder core.registry.nearest_names core.registry.add_recipe core.rollouts.check_shape core.rollouts.check_drawn
-core.rollouts.check_problems core.reward_calls.as_rewards core.settings_file.close_names core.settings_file.nearest core.settings_file.check_name core.signals.check_needs core.signals.source_of core.signals.whose core.sources.file_of core.sources.notebook_of
-core.pipeline.check_unchanged core.pipeline.check_returned analysis.passk.whole_numbers analysis.forks.plot_forks oracle.estimators.tree_has oracle.estimators.statistic_of rewards.spurious.check_rate scaling.config_files.check_recipe
+core.rollouts.check_problems core.reward_calls.as_rewards core.settings_file.close_names core.settings_file.nearest core.settings_file.check_name core.signals.check_needs core.signals.source_of core.signals.whose core.signals.writer_of core.sources.file_of core.sources.notebook_of
+core.ready_stages.check_unchanged core.ready_stages.check_returned analysis.passk.whole_numbers analysis.forks.plot_forks oracle.estimators.tree_has oracle.estimators.statistic_of rewards.spurious.check_rate scaling.config_files.check_recipe
 studies.frontiers.verdict_file studies.frontiers.path_from_counts studies.study.study_file studies.probes.checksum studies.tryouts.explain tasks.protocol.add_task training.pretraining.add_base training.pretraining.card_rows
 widgets.panels.check_knob""".split()  # names that the caller makes up, places where something would be, or a question with the answer no
 
@@ -1102,7 +1104,7 @@ def test_what_cannot_be_compared_is_told_when_a_run_goes_on(tmp_path, small_poli
 
 
 def test_a_task_of_ones_own_counts_with_its_code():
-    from rl4llm.training.loop import task_settings
+    from rl4llm.training.run_identity import task_settings
 
     def made(number, shown):
         room = dict(number=number)

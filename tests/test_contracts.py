@@ -14,15 +14,8 @@ from rl4llm.core.numerics import STATISTICS
 from rl4llm.core.policy import Policy, decode, encode_prompts
 from rl4llm.core.registry import KINDS, RECIPES, STAGE_FIELDS, recipe, recipe_from_dict, stages, use
 from rl4llm.core.method_map import recipes
-from rl4llm.core.pipeline import (
-    Batch,
-    ReadyStage,
-    advantages,
-    build_stages,
-    ready,
-    select_rows,
-    token_loss,
-)
+from rl4llm.core.pipeline import Batch, advantages, build_stages, select_rows, token_loss
+from rl4llm.core.ready_stages import ReadyStage, ready
 from rl4llm.core.reward_calls import call_reward
 from rl4llm.core.rollouts import ORIGINS, check_drawn, check_problems, make_rollouts, rows_of
 from rl4llm.objectives.aggregation import MODES, aggregate
@@ -32,7 +25,7 @@ from rl4llm.tasks import Item, task
 from rl4llm.tasks.protocol import split_of
 from rl4llm.tasks.vocabulary import tiny_tokenizer
 from rl4llm.training.checkpoints import pack_stages, unpack_stages
-from rl4llm.core.signals import score, scored, source_of
+from rl4llm.core.signals import SIGNALS, score, scored, source_of, whose
 
 recipes()  # loads every stage
 N, T, D = 12, 7, 32
@@ -163,7 +156,7 @@ def some_rollouts(dtype=torch.float32, *, rewards=None, group=GROUP, seed=7, **f
 def of_statistic(name, r, dtype, seed):
     "A token statistic of random logits, 0 outside the mask."
     logits = torch.randn(int(MASK.sum()), 256, generator=noise(name, seed), dtype=dtype)
-    values = STATISTICS[name.removeprefix('old_').removeprefix('ref_')](logits, r.tokens[MASK])
+    values = STATISTICS[whose(name)[1]](logits, r.tokens[MASK])
     return torch.zeros(N, T, *values.shape[1:], dtype=dtype).index_put((MASK,), values)
 
 
@@ -787,6 +780,11 @@ def test_sampler(info):
         and torch.equal(r.logp_behave[r.mask], again.logp_behave[r.mask])
         and not torch.equal(r.tokens, other.tokens)
     )
+    written = {name: row for name, row in SIGNALS.items() if row.sampler == info.name}
+    assert set(r.signals) == set(written), f"{info.name}: each signal it writes has a row"
+    for name, row in written.items():
+        sizes = dict(n=len(r), t=r.mask.shape[1], v=policy.model.config.vocab_size)
+        assert r.signals[name].shape == tuple(sizes[axis] for axis in row.shape.split()), name
 
 
 # references
@@ -1292,7 +1290,9 @@ def test_memory_survives_a_checkpoint(info):
         ), f"{info.name} goes on differently after a checkpoint"
     assert pack_stages({'it': made})[0] == pack_stages({'it': twin})[0]
     a, b = pack_stages({'it': made})[1], pack_stages({'it': twin})[1]
-    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+    assert a.keys() == b.keys()
+    for k in a:
+        torch.testing.assert_close(a[k], b[k], rtol=0, atol=0, equal_nan=True)
 
 
 # recipes

@@ -75,3 +75,18 @@ def test_a_reset_is_told_to_the_optimiser_that_trains(small_policy):
         and [len(g['params']) for g in optimiser.param_groups] == groups
         and reference.resets == [7]
     )
+
+
+def test_checkpoints_that_name_nothing_are_still_read():
+    "What a reference and a value head keep has names now; older files have lists."
+    from rl4llm.objectives.offline import reference_value
+
+    reference = reset_reference(every=5)
+    reference.load_state_dict(dict(progress=[0.5, 0.75, 2, 3, [4, 9]]))
+    kept = dict(mean=0.5, best=0.75, waited=2, age=3, resets=[4, 9])
+    assert {name: getattr(reference, name) for name in kept} == kept
+    assert reference.state_dict()['progress'] == kept
+    value = reference_value()
+    value.load_state_dict(dict(seen=[7, -1.0, 2.0]))
+    assert (value.age, value.span) == (7, [-1.0, 2.0])
+    assert value.state_dict()['seen'] == dict(age=7, span=[-1.0, 2.0])

@@ -406,7 +406,7 @@ def test_studies_that_share_a_run_hold_one_record_of_it_unless_stored_before_rec
     [
         'nbs/advantages/02_negative_reinforcement.ipynb',
         'nbs/app/00_demonstration.ipynb',
-        'nbs/training/05_pretraining.ipynb',
+        'nbs/training/07_pretraining.ipynb',
         *sorted(str(p.relative_to(TOP)) for p in TOP.glob('tutorials/0*.ipynb')),
     ],
 )

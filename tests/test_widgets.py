@@ -2,18 +2,20 @@
 
 import dataclasses, json, pickle, re, subprocess, sys, time
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np, pytest, torch
 from rl4llm.analysis.traces import (
     keep_statistics,
     load_rollouts,
     replay,
     save_rollouts,
-    trace_tensors,
     trace_words,
 )
 from rl4llm.core.registry import recipe, use
 from rl4llm.core.rollouts import make_rollouts
 from rl4llm.core.signals import scored
+from rl4llm.objectives.offline import as_logged, logged_sample, written_log
+from rl4llm.training.checkpoints import pack_stages, unpack_stages
 from rl4llm.atlas import atlas_explorer
 from rl4llm.widgets import (
     Dashboard,
@@ -62,16 +64,85 @@ def trace(rollouts, small_policy, tmp_path):
 
 def test_a_trace_comes_back_as_it_was(rollouts, trace):
     back = load_rollouts(trace)
-    a, b = trace_tensors(rollouts), trace_tensors(back)
-    assert a.keys() == b.keys() and all(
-        a[k].dtype == b[k].dtype and torch.equal(a[k].nan_to_num(), b[k].nan_to_num()) for k in a
+    same_rollouts(back, rollouts)
+
+
+def same_rollouts(back, wanted):
+    "Every field, whatever there may be, entry by entry of a table."
+    for field in dataclasses.fields(wanted):
+        a, b = getattr(back, field.name), getattr(wanted, field.name)
+        pairs = [(a, b)]
+        if isinstance(b, dict):
+            assert a.keys() == b.keys(), field.name
+            pairs = [(a[key], b[key]) for key in b]
+        for x, y in pairs:
+            if torch.is_tensor(y):
+                torch.testing.assert_close(x, y, rtol=0, atol=0, equal_nan=True)
+            else:
+                assert x == y, field.name
+
+
+@pytest.fixture
+def unusual(rollouts):
+    "Rollouts of which no field is as `make_rollouts` leaves it."
+    n, t = rollouts.mask.shape
+    plain = make_rollouts(
+        **{
+            name: getattr(rollouts, name)
+            for name in ('prompt_ids', 'prompt_mask', 'tokens', 'prompt', 'mask')
+        }
     )
-    assert (
-        back.items == rollouts.items
-        and back.texts == rollouts.texts
-        and back.temperature == rollouts.temperature
+    changes = dict(
+        group=plain.group + 1,
+        traj=plain.traj.flip(0),
+        sampled=~plain.sampled,
+        seg=plain.seg + 1,
+        finished=~plain.finished,
+        parent=plain.parent + 1,
+        fork_at=plain.fork_at + 2,
+        origin=plain.origin + 1,
+        loss_weight=plain.loss_weight / 2,
+        token_rewards=torch.rand(n, t),
+        logp_ref=-torch.rand(n, t),
+        temperature=0.7,
+        components=dict(correct=torch.rand(n), style=torch.rand(n)),
     )
-    assert all(torch.equal(a[k].isnan(), b[k].isnan()) for k in a)
+    made = dataclasses.replace(rollouts, **changes)
+    for field in dataclasses.fields(made):
+        x, y = getattr(plain, field.name), getattr(made, field.name)
+        if field.name not in ('prompt_ids', 'prompt_mask', 'tokens', 'prompt', 'mask'):
+            assert not (torch.equal(x, y) if torch.is_tensor(x) else x == y), field.name
+    return made
+
+
+def through_a_log(rollouts):
+    "What a sampler's log gives back after a checkpoint."
+    keeper = SimpleNamespace(state_dict=lambda: written_log([rollouts]))
+    packed, tensors = pack_stages({'sampler': keeper})
+    sampler = logged_sample()
+    unpack_stages({'sampler': sampler}, json.loads(json.dumps(packed)), tensors)
+    return sampler.log[0]
+
+
+def test_every_field_of_rollouts_is_written_and_read(unusual, tmp_path):
+    "In a trace and in the log of a checkpoint, which are one format."
+    same_rollouts(load_rollouts(save_rollouts(unusual, tmp_path / 'trace')), unusual)
+    same_rollouts(through_a_log(unusual), as_logged(unusual))
+
+
+def test_an_older_log_is_still_read(rollouts):
+    "Seven fields, and problems as lists; the rest is as `make_rollouts` leaves it."
+    fields = 'prompt_ids prompt_mask tokens prompt mask logp_behave finished'.split()
+    state = {f'log/0/{name}': getattr(rollouts, name) for name in fields}
+    items = [[item.task, item.data, item.difficulty] for item in rollouts.items]
+    facts = dict(items=items, texts=list(rollouts.texts), temperature=1.0)
+    state['facts'] = json.loads(json.dumps([facts]))
+    sampler = logged_sample()
+    sampler.load_state_dict(state)
+    (back,) = sampler.log
+    own = {name: getattr(rollouts, name) for name in fields}
+    wanted = make_rollouts(items=rollouts.items, texts=rollouts.texts, **own)
+    same_rollouts(back, as_logged(wanted))
 
 
 def test_plain_strings_are_problems_too(tmp_path):
@@ -261,7 +332,7 @@ def test_the_playground_computes_advantages_as_the_loop_does(monkeypatch):
     from rl4llm.core import registry
 
     monkeypatch.setattr(registry, 'STAGES', dict(registry.STAGES))
-    monkeypatch.setattr('rl4llm.core.pipeline.STAGES', registry.STAGES)
+    monkeypatch.setattr('rl4llm.core.ready_stages.STAGES', registry.STAGES)
 
     def shorter(rewards, group, *, lengths):
         return (rewards / lengths).tolist()

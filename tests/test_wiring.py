@@ -277,6 +277,9 @@ AT_HAND = (
     'rewards',
     'group',
     'logp_behave',
+    'durations',
+    'action_mask',
+    'log_mass',
 )
 LIVE = tuple(name for name in STATISTICS if name != 'logp')
 BEFORE = (
@@ -1270,15 +1273,19 @@ FAULTS = {
         'scored',
         call_becomes('prompts', "[text + ' ' for text in x]"),
     ),
-    'length of a response': ('training.loop', 'draw', argument('sampler', None)),
-    'length of a greedy answer': ('training.loop', 'with_signals', argument('partial', None)),
+    'length of a response': ('training.loop', 'draw_rollouts', argument('sampler', None)),
+    'length of a greedy answer': ('training.loop', 'add_step_signals', argument('partial', None)),
     'length that the recipe says': (
         'training.loop',
-        'room_of',
+        'length_limit',
         argument('dict', 'max_new_tokens', 'x + 1'),
     ),
-    'length that is left open': ('training.loop', 'room_of', always('body')),
-    'temperature of sampling': ('training.loop', 'draw', argument('sampler', 'temperature')),
+    'length that is left open': ('training.loop', 'length_limit', always('body')),
+    'temperature of sampling': (
+        'training.loop',
+        'draw_rollouts',
+        argument('sampler', 'temperature'),
+    ),
     'temperature of log-probabilities': (
         'core.policy',
         'statistics',

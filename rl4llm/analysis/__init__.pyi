@@ -189,7 +189,6 @@ from .thoughts import thought_summary as thought_summary
 from .thoughts import thought_table as thought_table
 from .traces import Replay as Replay
 from .traces import check_signals as check_signals
-from .traces import item_record as item_record
 from .traces import keep_statistics as keep_statistics
 from .traces import load_rollouts as load_rollouts
 from .traces import looks_pickled as looks_pickled
@@ -201,7 +200,6 @@ from .traces import replay_table as replay_table
 from .traces import save_rollouts as save_rollouts
 from .traces import scored_again as scored_again
 from .traces import trace_facts as trace_facts
-from .traces import trace_tensors as trace_tensors
 from .traces import trace_words as trace_words
 from .traces import words_by_id as words_by_id
 from .voting import avg_at_k as avg_at_k

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 # %% ../../nbs/analysis/16_consistency.ipynb #438ed3d1
 from .entropy import answer_entropy
-from ..tasks.countdown import combine, parse_steps
+from ..tasks.countdown import combine, parse_steps, puzzle_of
 from ..tasks.modular import chain_values, written_values
 from ..tasks.protocol import final_answer, task_of
 
@@ -47,7 +47,7 @@ def derived_lines(item, text: str) -> list[tuple]:
     return _countdown_lines(item, text) if item.task == 'countdown' else _modular_lines(item, text)
 
 def _countdown_lines(item, text: str) -> list[tuple]:
-    max_value = item.data[2]
+    max_value = puzzle_of(item).max_value
     lines = []
     for step in parse_steps(final_answer(text) or ''):
         if step is None:

@@ -20,7 +20,7 @@ from torch import Tensor
 # %% ../../nbs/analysis/10_cross_effects.ipynb #9ae2748d
 from .likelihood import written
 from ..oracle.tabular import sequence_logps
-from ..tasks.countdown import legal_moves, solvable
+from ..tasks.countdown import legal_moves, puzzle_of, solvable
 
 # %% ../../nbs/analysis/10_cross_effects.ipynb #7135737e
 class Interference(NamedTuple):
@@ -153,7 +153,7 @@ def written_forms(item) -> list[str]:
     if item.task != 'countdown':
         raise ValueError("right answers can be listed for countdown only, "
                          f"got an item of {item.task!r}.")
-    numbers, target, most, ops = item.data
+    numbers, target, most, ops = puzzle_of(item)
     numbers = tuple(sorted(numbers))
     if not solvable(numbers, target, ops=ops, max_value=most): return []
     return sorted(set(_plays(numbers, target, most, ops)))

@@ -14,7 +14,7 @@ from jaxtyping import Float
 # %% ../../nbs/analysis/13_dissection.ipynb #16917ae2
 from .passk import bootstrap_means
 from ..core.sampling import ROOM
-from ..tasks.countdown import combine, follow, parse_steps, solvable
+from ..tasks.countdown import combine, follow, parse_steps, puzzle_of, solvable
 from ..tasks.protocol import task_of
 
 # %% ../../nbs/analysis/13_dissection.ipynb #cd157869
@@ -61,7 +61,7 @@ def on_course(item, text: str) -> bool:
 
     Exact.
     """
-    _, target, max_value, ops = item.data
+    _, target, max_value, ops = puzzle_of(item)
     steps = parse_steps(text)
     states = follow(item, steps)
     all_legal = len(states) == len(steps) + 1
@@ -78,7 +78,7 @@ def mended(item, text: str) -> str | None:
     for i, step in enumerate(steps):
         if step is None: return None
         a, op, b, written = step
-        true = combine(a, op, b, item.data[2])
+        true = combine(a, op, b, puzzle_of(item).max_value)
         if true == written: continue
         if true is None: return None
         right = ['{} {} {} = {}'.format(*step) for step in steps[:i]]
@@ -94,7 +94,7 @@ def with_calculator(policy, items, samples: int = 1, *, seed: int, **how) -> lis
     """
     texts = finish_from(policy, items, [''] * len(items), samples, seed=seed, **how)
     asked = [item for item in items for _ in range(samples)]
-    most_steps = max(len(item.data[0]) for item in items)
+    most_steps = max(len(puzzle_of(item).numbers) for item in items)
     for _ in range(most_steps):
         starts = {}
         for i, (item, text) in enumerate(zip(asked, texts)):

@@ -20,7 +20,7 @@ from jinja2 import Template
 from .boundary import Support, plot_transitions, support, transitions
 from .diversity import diversity_table
 from .likelihood import likelihood_table, plot_likelihood
-from .passk import bootstrap_band, crossing_band, ks_up_to, pass_at_k
+from .passk import bootstrap_band, crossing_band, ks_up_to, pass_at_k, true_pass_at_k
 from .plots import figure_html, plot_difference, plot_pass_at_k, style
 from ..core.storage import write_atomic
 from ..training.evaluation import evaluate
@@ -187,6 +187,8 @@ def report_figures(r) -> dict:
     bands = {'base': bootstrap_band(before), 'trained': bootstrap_band(after)}
     edges = _edges(int(r.before.num_samples.min()))
     moves = transitions(r.before.num_correct, r.after.num_correct, edges=edges)
+    if 'blind' in r.before.extras:
+        bands['random play'] = true_pass_at_k(r.before.extras['blind'], ks).mean(0)
     with style():
         curves, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.1))
         plot_pass_at_k(bands, ks, ax=left)
@@ -196,7 +198,8 @@ def report_figures(r) -> dict:
         )
         plot_transitions(moves, ax=left)
         plot_likelihood(r.likelihood, ax=right)
-    of_curves = "How often at least one of k samples is right; bands: 95% over problems."
+    of_curves = ("How often at least one of k samples is right; bands: 95% over problems; "
+                 "random play: blind, well-formed attempts.")
     of_moves = ("Left: where problems moved, by right answers. "
                 "Right: how likely the base finds what was written.")
     return {of_curves: curves, of_moves: moved}

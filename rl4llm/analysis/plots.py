@@ -102,19 +102,20 @@ METHOD_LOOKS |= {
     'dapo':      ('purple', 's'),
 }
 METHOD_LOOKS['trained'] = METHOD_LOOKS['grpo']
+METHOD_LOOKS['random play'] = ('0.55', '')
 MARKERS = 'os^vDPX'
 
 # %% ../../nbs/analysis/03_plots.ipynb #5328595f
 def method_look(name: str) -> dict:
     """Line colour, style and marker of a method, a function of its name alone.
 
-    'base' is black and dashed.
+    'base' is black and dashed, 'random play' grey and dotted.
     """
     code = int(hashlib.sha256(name.encode()).hexdigest(), 16)
     colours = list(OKABE_ITO)
     by_hash = (colours[code % 6], MARKERS[code // 6 % 7])
     colour, marker = METHOD_LOOKS.get(name, by_hash)
-    linestyle = '--' if name == 'base' else '-'
+    linestyle = {'base': '--', 'random play': ':'}.get(name, '-')
     return {'color': OKABE_ITO.get(colour, colour), 'linestyle': linestyle, 'marker': marker}
 
 # %% ../../nbs/analysis/03_plots.ipynb #d3102a64

@@ -19,7 +19,7 @@ import torch
 from .likelihood import written
 from .plots import OKABE_ITO, style
 from ..core.numerics import fold
-from ..tasks.countdown import combine, follow, outcomes, parse_steps
+from ..tasks.countdown import combine, follow, outcomes, parse_steps, puzzle_of
 from ..tasks.protocol import Item, task_of, verdict_of
 from ..tasks.thinking import FEEDBACK, demonstrated_feedback, second_prompt
 
@@ -45,14 +45,14 @@ def read_attempt(item: Item, text: str) -> AttemptRead:
     steps = parse_steps(plain) if plain else []
     states = follow(item, steps)
     legal = len(states) == len(steps) + 1
-    _, target, max_value, ops = item.data
+    _, target, max_value, ops = puzzle_of(item)
     alive = legal and target in outcomes(states[-1], ops, max_value)
     return AttemptRead(len(steps), legal, alive, legal and states[-1] == (target,), False)
 
 
 def _read_backwards(item: Item, pieces) -> AttemptRead:
     "An attempt from the target down, followed in every way in which it can be read."
-    numbers, target, max_value, ops = item.data
+    numbers, target, max_value, ops = puzzle_of(item)
     places = {(tuple(sorted(numbers)), target)}
     for piece in pieces:
         found = _BACKWARD.fullmatch(piece)

@@ -15,8 +15,7 @@ import pandas as pd
 # %% ../../nbs/atlas/01_catalogue.ipynb #fa3af983
 from .claims import CLAIMS, claim_verdict
 from ..core.citations import paper_rows
-from ..core.registry import (RECIPES, STAGE_FIELDS, STAGES, as_recipe, load_stages,
-                                  recipe)
+from ..core.registry import RECIPES, STAGES, as_recipe, load_stages, recipe, uses_of
 from ..core.sources import file_of, notebook_of
 from ..studies.tryouts import acts, gain, stored_tryouts
 
@@ -119,14 +118,12 @@ def parts_of(made) -> pd.DataFrame:
     """
     made = as_recipe(made)
     rows = []
-    for part in STAGE_FIELDS:
-        choice = getattr(made, part)
-        for stage in choice if part == 'regularisers' else [choice]:
-            module = stage.info.module
-            said = inspect.getdoc(stage.info.fn) or 'without a docstring'
-            homes = dict(file=file_of(module) or '', notebook=notebook_of(module) or '')
-            kind = part.removesuffix('s')
-            rows.append(dict(part=kind, stage=str(stage), formula=said.splitlines()[0], **homes))
+    for bound in uses_of(made):
+        module = bound.info.module
+        said = inspect.getdoc(bound.info.fn) or 'without a docstring'
+        homes = dict(file=file_of(module) or '', notebook=notebook_of(module) or '')
+        formula = said.splitlines()[0]
+        rows.append(dict(part=bound.kind, stage=str(bound), formula=formula, **homes))
     return pd.DataFrame(rows).set_index('part')
 
 # %% ../../nbs/atlas/01_catalogue.ipynb #ff8c1668

@@ -48,16 +48,21 @@ MOVED = {'rl4llm.core': ('rl4llm.engine', 'rl4llm.app'),
          'rl4llm.advantages': ('rl4llm.selection', 'rl4llm.samplers', 'rl4llm.core'),
          'rl4llm.objectives': ('rl4llm.references', 'rl4llm.samplers', 'rl4llm.core'),
          'rl4llm.curricula': ('rl4llm.advantages',), 'rl4llm.rewards': ('rl4llm.core',),
-         'rl4llm.widgets': ('rl4llm.atlas',), 'rl4llm.atlas': ('rl4llm.core',)}
+         'rl4llm.widgets': ('rl4llm.atlas',), 'rl4llm.atlas': ('rl4llm.core',),
+         'rl4llm.analysis': ('rl4llm.tasks',)}
 
 _RENAMED = {
     'rl4llm.objectives': {'below': 'rl4llm.core.concat_rollouts'},
+    'rl4llm.oracle': {'with_signals': 'rl4llm.oracle.add_tree_signals',
+                      'token_loss': 'rl4llm.oracle.tree_loss'},
+    'rl4llm.analysis': {'trace_tensors': 'rl4llm.tasks.rollout_tensors'},
     'rl4llm.training': {
         'advantages_of': 'rl4llm.core.advantages', 'complete': 'rl4llm.core.add_signals',
         'in_slices': 'rl4llm.core.in_parts', 'live': 'rl4llm.core.build_stages',
         'loud': 'rl4llm.core.active_rows', 'missing': 'rl4llm.core.missing_signals',
         'spans': 'rl4llm.core.row_parts', 'call': 'rl4llm.training.run_callbacks',
         'descend': 'rl4llm.training.optimizer_step',
+        'guard': 'rl4llm.training.check_divergence',
         'piece_loss': 'rl4llm.training.microbatch_loss',
         'remember': 'rl4llm.training.update_memory',
         'exam': 'rl4llm.studies.exams', 'base_evaluation': 'rl4llm.studies.base_evaluations',
@@ -68,6 +73,7 @@ _WITHDRAWN = {
     **dict.fromkeys(('shuffle_groups', 'shuffle_in_rows', 'shuffle_rows'),
                     "rl4llm.core.placebo shuffles what a method computes."),
     **dict.fromkeys(('ALIAS', 'ALSO_CALLED'), "A signal has one name now: rl4llm.core.source_of."),
+    'SHORT': "rl4llm.engine.is_fast says what takes the fast lane.",
     'SWITCH': "Values are read by rl4llm.core.settings.",
     'has_logp_old': "rl4llm.core.knows_logp_old says it of each token.",
     'is_pair': "rl4llm.advantages.PairItem marks the problems of a pair.",
@@ -76,7 +82,6 @@ _WITHDRAWN = {
 }
 for _table in ('ON_A_TREE', 'AT_HAND', 'BEFORE', 'playable_signals'):
     _WITHDRAWN[_table] = "There is one table of signals now: rl4llm.core.known_signals."
-
 
 # %% ../../nbs/core/00_lazy.ipynb #d5972780
 _OLD_MODULES = {f'rl4llm.{old}': f'rl4llm.{new}' for old, new in {

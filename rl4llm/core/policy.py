@@ -347,7 +347,7 @@ def _decoder_of(policy, prompt_ids: Int[Tensor, "b p"], prompt_mask: Bool[Tensor
                          "wants a model of the Llama family.")
     prompts = (prompt_ids, prompt_mask, prompt)
     length = prompt_ids.shape[1] + room
-    if fast_llama.decodes_fast(model, length) and not policy.graphs:
+    if fast_llama.is_fast(model, length) and not policy.graphs:
         weights = fast_llama.fast_weights(model, policy.bf16)
         return fast_llama.FastDecoder(weights, *prompts, room=room)
     weights = llama.weights_of(model, policy.bf16)

@@ -7,7 +7,7 @@ __all__ = ['KINDS', 'STAGES', 'STAGE_FIELDS', 'LOOP_FIELDS', 'NUMBERS', 'RECIPES
            'load_stages', 'nearest_names', 'find_stage', 'stages', 'Use', 'place_of', 'use', 'parameters_of',
            'knobs_of', 'Recipe', 'as_stage', 'vary', 'complete', 'check_fields', 'check_numbers', 'RecipeSpec',
            'add_recipe', 'find_recipe', 'recipe', 'as_recipe', 'recipe_diff', 'recipe_dict', 'recipe_from_dict',
-           'recipe_fingerprint', 'uses_of', 'recipe_code', 'recipe_html']
+           'recipe_fingerprint', 'uses_of', 'with_uses', 'recipe_code', 'recipe_html']
 
 # %% ../../nbs/core/05_registry.ipynb #04de94f1
 import dataclasses, functools, hashlib, html, importlib, inspect, json, sys
@@ -303,7 +303,7 @@ class Recipe:
     aggregate: Use = Use('aggregate', kind='aggregate')
     reference: Use = Use('fixed_reference', kind='reference')
     prompts: int = 16
-    group: int = 16
+    group: int = 16              # responses to a prompt (`Rollouts.group`: which rows these are)
     temperature: float = 1.0
     max_new_tokens: int | None = None
     epochs: int = 1
@@ -646,16 +646,28 @@ def recipe_fingerprint(recipe) -> str:
 
 def uses_of(recipe, fields=STAGE_FIELDS) -> list[Use]:
     "The bound stages of a recipe in the order of its `fields`, each regulariser for itself."
-    single = [getattr(recipe, field) for field in fields if field in _SINGLE_STAGES]
-    return [*single, *recipe.regularisers]
+    return [bound for field in fields if field in STAGE_FIELDS
+            for bound in _stages_in(getattr(recipe, field))]
+
+
+def _stages_in(value) -> tuple:
+    "The stages of one field: its own, or each regulariser."
+    return value if isinstance(value, tuple) else (value,)
+
+
+def with_uses(recipe, change) -> Recipe:
+    "The `recipe` with `change(bound)` in place of every bound stage."
+    changed = {}
+    for field in STAGE_FIELDS:
+        value = getattr(recipe, field)
+        found = tuple(map(change, _stages_in(value)))
+        changed[field] = found if isinstance(value, tuple) else found[0]
+    return vary(recipe, **changed)
 
 
 def recipe_code(recipe, fields=STAGE_FIELDS) -> dict[str, str]:
     "The code of every function that the stages of a recipe call, by name."
     return called_code([fn for bound in uses_of(recipe, fields) for fn in _functions_of(bound)])
-
-
-_SINGLE_STAGES = tuple(field for field in STAGE_FIELDS if field != 'regularisers')
 
 
 def _without_place(value):

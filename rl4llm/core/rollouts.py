@@ -34,7 +34,7 @@ class Rollouts:
     prompt_mask: Bool[Tensor, "b p"]          # True on real prompt tokens
     tokens: Int[Tensor, "n t"]                # right-padded; a finished row ends in the end token
     prompt: Int[Tensor, "n"]                  # which prompt a row answers
-    group: Int[Tensor, "n"]                   # which rows share a baseline
+    group: Int[Tensor, "n"]                   # rows that share a baseline (`Recipe.group`: a count)
     mask: Bool[Tensor, "n t"]                 # tokens that may carry loss
     sampled: Bool[Tensor, "n t"]              # the part of it drawn by the present policy
     finished: Bool[Tensor, "n"]               # ended by itself, not cut off by the length limit

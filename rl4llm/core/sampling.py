@@ -191,12 +191,11 @@ def as_prompts(items) -> list:
 # %% ../../nbs/core/09_sampling.ipynb #dca5ee4b
 @stage('sampler')
 def sample(policy, items, group: int = 1, *, seed: int, max_new_tokens: int | None = None,
-           temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, score=None):
+           temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0):
     """`group` responses for each of the `items` (problems or strings, or one) as `Rollouts`.
 
     max_new_tokens: the longest response (None: `response_room`).
     temperature, top_p, top_k: as `choose` takes them.
-    score: not used here; for samplers that look at rewards while they sample.
     Raises ValueError for no items, bad settings, or a prompt too long for the context.
     """
     items = as_prompts(items)

@@ -8,7 +8,6 @@ from .fast_llama import States as States
 from .fast_llama import additive as additive
 from .fast_llama import angles as angles
 from .fast_llama import buckets as buckets
-from .fast_llama import decodes_fast as decodes_fast
 from .fast_llama import distinct_prefixes as distinct_prefixes
 from .fast_llama import fast_layer as fast_layer
 from .fast_llama import fast_prefill as fast_prefill

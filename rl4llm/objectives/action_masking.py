@@ -118,7 +118,7 @@ class lagged_top_p(CopiedPolicy):
         tokens = drawn['tokens']
         real = drawn['real']
         finished = ((tokens == policy.eos) & real).any(1)
-        signals = {name: drawn[name] for name in ('action_mask', 'log_mass')}
+        signals = dict(action_mask=drawn['action_mask'], log_mass=drawn['log_mass'])
         return make_rollouts(prompt_ids=ids, prompt_mask=seen, tokens=tokens, prompt=prompt,
                              mask=real, logp_behave=drawn['logp'], finished=finished,
                              items=tuple(items), texts=policy.decode(tokens, real),

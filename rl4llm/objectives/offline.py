@@ -7,7 +7,7 @@ __all__ = ['A_LOL_VARIANTS', 'as_logged', 'written_log', 'read_log', 'logged_sam
            'keep_positive', 'a_lol_weight', 'a_lol']
 
 # %% ../../nbs/objectives/11_offline.ipynb #2004cad7
-import dataclasses, json, math
+import dataclasses, math
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -22,7 +22,7 @@ from ..core.sampling import sample
 from .surrogates import fill_outside
 from ..references.reference_policies import CopiedPolicy
 from ..selection.row_selection import keep_all
-from ..tasks.protocol import Item
+from ..tasks.rollout_format import read_rollouts, written_rollouts
 
 # %% ../../nbs/objectives/11_offline.ipynb #531bf9fa
 def as_logged(rollouts):
@@ -31,38 +31,23 @@ def as_logged(rollouts):
     return dataclasses.replace(rollouts, sampled=torch.zeros_like(rollouts.mask), origin=replay)
 
 # %% ../../nbs/objectives/11_offline.ipynb #d0497c8e
-_LOGGED = ('prompt_ids', 'prompt_mask', 'tokens', 'prompt', 'mask', 'logp_behave', 'finished')
-
-
-def _written_item(item):
-    "A problem as JSON will give it back: lists in place of tuples."
-    if isinstance(item, str): return item
-    return json.loads(json.dumps([item.task, item.data, item.difficulty]))
-
-
 def written_log(log: list) -> dict:
     "A list of rollouts as flat tensors and JSON-able values; the inverse of `read_log`."
     state = {'facts': []}
     for number, r in enumerate(log):
-        items = list(map(_written_item, r.items))
-        facts = dict(items=items, texts=list(r.texts), temperature=r.temperature)
+        facts, tensors = written_rollouts(r)
         state['facts'].append(facts)
-        state |= {f'log/{number}/{field}': getattr(r, field) for field in _LOGGED}
+        state |= {f'log/{number}/{name}': x for name, x in tensors.items()}
     return state
 
 # %% ../../nbs/objectives/11_offline.ipynb #23d47c4f
-def _read_item(x):
-    return x if isinstance(x, str) else Item(*x)
-
-
 def read_log(state: dict) -> list:
     "The rollouts that `written_log` wrote."
     log = []
     for number, facts in enumerate(state.get('facts', ())):
-        fields = {field: state[f'log/{number}/{field}'] for field in _LOGGED}
-        r = make_rollouts(items=tuple(map(_read_item, facts['items'])),
-                          texts=tuple(facts['texts']), temperature=facts['temperature'], **fields)
-        log.append(as_logged(r))
+        head = f'log/{number}/'
+        own = {name.removeprefix(head): x for name, x in state.items() if name.startswith(head)}
+        log.append(as_logged(read_rollouts(facts, own)))
     return log
 
 # %% ../../nbs/objectives/11_offline.ipynb #0de2050b
@@ -164,12 +149,17 @@ class reference_value:
             self.losses.append(self.head.step(error.square().mean()))
 
     def state_dict(self) -> dict:
-        return {**self.head.state_dict(), 'seen': [self.age, *self.span]}
+        seen = dict(age=self.age, span=self.span)
+        return {**self.head.state_dict(), 'seen': seen}
 
     def load_state_dict(self, state: dict) -> None:
         weights = dict(state)
-        if 'seen' in weights:
-            self.age, *self.span = weights.pop('seen')
+        seen = weights.pop('seen', None)
+        if isinstance(seen, list):                         # older checkpoints: without names
+            seen = dict(age=seen[0], span=seen[1:])
+        if seen is not None:
+            self.age = seen['age']
+            self.span = seen['span']
         self.head.load_state_dict(weights)
 
 # %% ../../nbs/objectives/11_offline.ipynb #e0391559

@@ -20,6 +20,7 @@ from .decisions import tree_q as tree_q
 from .estimators import Estimator as Estimator
 from .estimators import GradientCheck as GradientCheck
 from .estimators import PARTS as PARTS
+from .estimators import add_tree_signals as add_tree_signals
 from .estimators import all_groups as all_groups
 from .estimators import check as check
 from .estimators import check_table as check_table
@@ -32,11 +33,10 @@ from .estimators import one_gradient as one_gradient
 from .estimators import plot_checks as plot_checks
 from .estimators import score_loss as score_loss
 from .estimators import statistic_of as statistic_of
-from .estimators import token_loss as token_loss
 from .estimators import tree_has as tree_has
+from .estimators import tree_loss as tree_loss
 from .estimators import tree_rollouts as tree_rollouts
 from .estimators import weighted_groups as weighted_groups
-from .estimators import with_signals as with_signals
 from .tabular import TokenTree as TokenTree
 from .tabular import check_tree as check_tree
 from .tabular import exact_advantages as exact_advantages

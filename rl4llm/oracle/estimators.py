@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PARTS', 'score_loss', 'mean_of_sums', 'every_row', 'Estimator', 'estimator_of', 'tree_rollouts', 'tree_has',
-           'statistic_of', 'greedy_sequence', 'with_signals', 'token_loss', 'one_gradient', 'group_gradients',
+           'statistic_of', 'greedy_sequence', 'add_tree_signals', 'tree_loss', 'one_gradient', 'group_gradients',
            'GradientCheck', 'check_table', 'all_groups', 'weighted_groups', 'check', 'plot_checks']
 
 # %% ../../nbs/oracle/01_estimators.ipynb #bd30790b
@@ -18,10 +18,10 @@ from jaxtyping import Bool, Float, Int
 # %% ../../nbs/oracle/01_estimators.ipynb #21c17d02
 from ..core import pipeline
 from ..core.numerics import STATISTICS, masked_sum
-from ..core.pipeline import ARGUMENTS, Stages, check_stage_needs, ready
+from ..core.pipeline import Stages, check_stage_needs
+from ..core.ready_stages import ARGUMENTS, ready
 from ..core.rollouts import Rollouts, make_rollouts
-from ..core.signals import (known_signals, live_names, missing_signals, needs_reference,
-                                 whose)
+from ..core.signals import add_signals, known_signals, live_names, needs_reference
 from .tabular import TokenTree, exact_gradient, sequence_logps, token_logps
 
 # %% ../../nbs/oracle/01_estimators.ipynb #8f95987f
@@ -141,25 +141,35 @@ def greedy_sequence(tree: TokenTree, logits: Float[Tensor, "c v"]) -> int:
     return tree.sequences.index(sequence)
 
 # %% ../../nbs/oracle/01_estimators.ipynb #58fcb32d
-def with_signals(est: Estimator, rollouts: Rollouts, tree: TokenTree, rows: Int[Tensor, "n"], *,
-                 old: Float[Tensor, "c v"], rewards: Float[Tensor, "s"]) -> Rollouts:
+@dataclass(frozen=True)
+class _TreePolicy:
+    "Logits of a tree as a policy: a statistic of the sequences `rows` is a look-up."
+    tree: TokenTree
+    rows: Int[Tensor, "n"]
+    logits: Float[Tensor, "c v"]
+
+    def statistics(self, rollouts, names) -> dict:
+        z = self.logits[self.tree.state[self.rows]]
+        return {name: statistic_of(name, z, rollouts) for name in names}
+
+
+def add_tree_signals(est: Estimator, rollouts: Rollouts, tree: TokenTree, rows: Int[Tensor, "n"],
+                     *, old: Float[Tensor, "c v"], rewards: Float[Tensor, "s"]) -> Rollouts:
     """`rollouts` (the sequences `rows`, drawn by `old`) with what the stages ask for.
 
     That is what does not move with the live policy. Raises ValueError for a signal that a tree does
     not have.
     """
-    found = {name: x[rows] for name, x in est.signals.items()}
-    _check_given(est, found)
-    given = dataclasses.replace(rollouts, signals=found, logp_ref=found.get('logp_ref'))
-    for name in missing_signals(given, est.stages.needs):
-        if name == 'greedy_rewards':
-            best = float(rewards[greedy_sequence(tree, old)])
-            found[name] = rollouts.rewards.new_full((len(rows),), best)
-        else:
-            who, statistic = whose(name)
-            logits = dict(old=old, ref=est.ref)[who]
-            found[name] = statistic_of(statistic, logits[tree.state[rows]], rollouts)
-    return dataclasses.replace(rollouts, signals=found, logp_ref=found.get('logp_ref'))
+    by_hand = {name: x[rows] for name, x in est.signals.items()}
+    _check_given(est, by_hand)
+    given = dataclasses.replace(rollouts, signals=by_hand, logp_ref=by_hand.get('logp_ref'))
+
+    def greedy(rollouts):
+        best = float(rewards[greedy_sequence(tree, old)])
+        return rollouts.rewards.new_full((len(rows),), best)
+
+    return add_signals(given, est.stages.needs, policy=_TreePolicy(tree, rows, old),
+                       reference=lambda policy: _TreePolicy(tree, rows, est.ref), greedy=greedy)
 
 
 def _check_given(est: Estimator, found: dict) -> None:
@@ -174,8 +184,8 @@ def _check_given(est: Estimator, found: dict) -> None:
                              "policy.")
 
 # %% ../../nbs/oracle/01_estimators.ipynb #d79fe6a9
-def token_loss(est: Estimator, rollouts: Rollouts,
-               z: Float[Tensor, "n t v"]) -> tuple[Float[Tensor, "n t"], Bool[Tensor, "n"]]:
+def tree_loss(est: Estimator, rollouts: Rollouts,
+              z: Float[Tensor, "n t v"]) -> tuple[Float[Tensor, "n t"], Bool[Tensor, "n"]]:
     """Per-token loss of the rollouts under the live logits `z` before each token.
 
     Returns the loss, 0 in dropped rows, and which rows stay.
@@ -191,8 +201,8 @@ def _forward(est: Estimator, tree: TokenTree, z: Float[Tensor, "n t v"], rewards
              index: Int[Tensor, "b g"], *, old: Float[Tensor, "c v"]):
     "Loss under live logits `z`, rows that stay, and mask of the groups `index`."
     batch = tree_rollouts(tree, old, rewards, index)
-    known = with_signals(est, batch, tree, index.flatten(), old=old, rewards=rewards)
-    loss, keep = token_loss(est, known, z)
+    known = add_tree_signals(est, batch, tree, index.flatten(), old=old, rewards=rewards)
+    loss, keep = tree_loss(est, known, z)
     return loss, keep, batch.mask
 
 # %% ../../nbs/oracle/01_estimators.ipynb #d4d33528

@@ -86,6 +86,8 @@ class reset_reference(CopiedPolicy):
     optimiser: its moments are cleared at a reset, too.
     Raises ValueError if neither patience nor every is given. Source: ProRL (2025).
     """
+    PROGRESS = ('mean', 'best', 'waited', 'age', 'resets')     # what a checkpoint keeps of it
+
     def __init__(self, *, patience: int | None = 50, every: int | None = None,
                  margin: float = 0.0, decay: float = 0.9, optimiser: bool = True):
         if not patience and not every:
@@ -135,14 +137,16 @@ class reset_reference(CopiedPolicy):
         self.resets = [*self.resets, state.step]
 
     def state_dict(self) -> dict:
-        progress = [self.mean, self.best, self.waited, self.age, self.resets]
+        progress = {name: getattr(self, name) for name in self.PROGRESS}
         return {**super().state_dict(), 'progress': progress}
 
     def load_state_dict(self, state: dict) -> None:
         weights = dict(state)
-        progress = weights.pop('progress', None)
-        if progress is not None:
-            self.mean, self.best, self.waited, self.age, self.resets = progress
+        progress = weights.pop('progress', {})
+        if isinstance(progress, list):                     # older checkpoints: without names
+            progress = dict(zip(self.PROGRESS, progress))
+        for name, value in progress.items():
+            setattr(self, name, value)
         super().load_state_dict(weights)
 
 # %% ../../nbs/references/00_reference_policies.ipynb #f14dcf6a

@@ -21,8 +21,9 @@ from jaxtyping import Float
 from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
 from ..analysis.entropy import first_step_at
-from ..analysis.passk import (
-    Band, bootstrap_means, crossing_band, curve_values, ks_up_to, pass_at_k, whole_numbers)
+from rl4llm.analysis.passk import (
+    Band, bootstrap_means, crossing_band, curve_values, ks_up_to, pass_at_k, true_pass_at_k,
+    whole_numbers)
 from ..analysis.plots import plot_difference, plot_pass_at_k, style
 
 # %% ../../nbs/studies/00_comparison.ipynb #f7384d77
@@ -365,6 +366,7 @@ class Comparison:
 
     `counts` maps method -> (n, c), each [s p]; 'base' comes first where known.
     `later`: where runs are read between two evaluations, method -> (n, c, share [s]) of the second.
+    `blind`: the chance of random play for each problem [p], None where it is not known.
     """
     counts: dict
     ks: tuple
@@ -377,6 +379,7 @@ class Comparison:
     level: float = 0.95
     interval: str = 't'
     later: dict = field(default_factory=dict)
+    blind: np.ndarray | None = None
 
     def values(self, method, ks=None):
         "pass@k of every seed and problem of `method`, [s p k]."
@@ -587,6 +590,7 @@ def comparison_html(comparison: Comparison) -> str:
 def plot_comparison(comparison: Comparison, reference: str | None = None):
     """Two panels: pass@k of all methods, and paired differences to `reference`.
 
+    Beside the methods stands what random play solves in as many attempts, where that is known.
     `reference`: default the base, or the first method. Returns the Figure.
     """
     reference = reference or _first_method(comparison)
@@ -597,6 +601,8 @@ def plot_comparison(comparison: Comparison, reference: str | None = None):
         curves[method] = Band(*_estimate(comparison, method, ks=ks)[:3])
         if method not in (reference, 'base'):
             differences[method] = Band(*_estimate(comparison, method, reference, ks)[:3])
+    if comparison.blind is not None:
+        curves['random play'] = true_pass_at_k(comparison.blind, ks).mean(0)
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.1))
         plot_pass_at_k(curves, ks, ax=left)
@@ -712,5 +718,7 @@ def compare(
     later = _later_counts(kept, label)
     ks = _possible_ks(counts, ks)
     asked = dict(at_reward=at_reward, metric=metric, level=level, interval=interval)
-    return Comparison(counts, ks, _steps(kept, label), missing, task=str(runs[0].task),
-                      model=str(runs[0].model), later=later, **asked)
+    about = dict(task=str(runs[0].task), model=str(runs[0].model))
+    blind = kept[0].evaluation.extras.get('blind')
+    return Comparison(counts, ks, _steps(kept, label), missing, later=later, blind=blind,
+                      **about, **asked)

@@ -26,8 +26,8 @@ from .study import (PROBES, RENEWALS, STUDIES, arm_probe, arm_recipe, load_study
                                   renewals, revision, standing, stored_probes, study_file)
 from .tryouts import stored_tryouts, tryout_recipe
 from ..tasks import task
-from ..training.loop import (draw, metrics_of, start, update, update_memory,
-                                  with_signals)
+from ..training.loop import add_step_signals, draw_rollouts, start, update, update_memory
+from ..training.step_metrics import metrics_of
 
 # %% ../../nbs/studies/03_probes.ipynb #4b0d46c6
 _BATCHES = ASSETS / 'probes'
@@ -75,7 +75,7 @@ def _probe_draws(made) -> list[dict]:
     draws = []
     for step in range(2):
         state.step = step
-        r = draw(state)
+        r = draw_rollouts(state)
         draws.append(dict(tokens=checksum(r.tokens * r.mask, 'tokens'), rows=len(r),
                           logp=checksum(r.logp_behave.nan_to_num(), 'logp', mask=r.mask)))
     return draws
@@ -91,7 +91,7 @@ def probe_steps(made) -> list[dict]:
         rollouts = state.rollouts = _as_collected(state, batch)
         adv = advantages(state.stages, rollouts, **state.world)
         updates = update(state, rollouts, adv, limit=1e4)
-        row = metrics_of(state, rollouts, adv, updates)
+        row = metrics_of(rollouts, adv, updates, step=state.step, batch=state.batch)
         update_memory(state, row)
         state.step += 1
         seen = {name: row[name] for name in ('loss', 'grad_norm', 'updates')}
@@ -106,7 +106,7 @@ def _as_collected(state, batch):
     stages.curriculum.call.sample(state.recipe.prompts, seed=int(fold(SEED, state.step, 1)))
     own = dataclasses.replace(batch, logp_old=batch.logp_old.clone())
     own = scored(state.policy, own, stages.reward)
-    return with_signals(state, own, stages.needed_first)
+    return add_step_signals(state, own, stages.needed_first)
 
 
 def _moved(model, before: list) -> dict:

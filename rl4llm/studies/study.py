@@ -26,13 +26,13 @@ import torch
 
 # %% ../../nbs/studies/01_study.ipynb #7a172b1b
 from ..core.policy import ASSETS, Policy, has_fast_bf16
-from ..core.registry import recipe
+from ..core.registry import recipe, use
 from ..core.settings_file import check_name
 from ..core.storage import read_json, readable_json, versions, write_atomic
 from .definition_files import frozen, read_definition
 from ..tasks import task
 from ..training.callbacks import Evaluate
-from ..training.evaluation import evaluate
+from ..training.evaluation import blind_chances, evaluate
 from ..training.loop import train
 from ..training.records import Evaluation, Run
 
@@ -61,6 +61,7 @@ class Study:
     all_rates: bool = False           # train every rate with every seed, and choose none
     path_tests: tuple = ()            # measured on the way; then `tests` only at the end
     path_samples: int = 64
+    words: tuple = ()                 # counted in the responses of every examination
 
 # %% ../../nbs/studies/01_study.ipynb #695a9ff3
 STUDIES = {}                       # name -> Study
@@ -85,6 +86,7 @@ STUDY_EXAMPLE = {
     'seeds': [0, 1, 2, 3, 4], 'tuning_seeds': [100], 'model': 'tiny', 'bf16': True,
     'steps': 100, 'every': 50, 'samples': 256, 'tuning_samples': 64,
     'all_rates': True, 'path_tests': [('standard', 50), ('hard', 50)], 'path_samples': 64,
+    'words': ['<backtrack>'],
 }
 
 # %% ../../nbs/studies/01_study.ipynb #f581a000
@@ -113,9 +115,17 @@ class Job(NamedTuple):
     phase: str
 
 # %% ../../nbs/studies/01_study.ipynb #f2f14b4a
+def _as_given(value):
+    "A regime's change to a recipe: `{stage: name, knob: value, ...}` is a stage with knobs."
+    if not isinstance(value, dict): return value
+    knobs = {name: knob for name, knob in value.items() if name != 'stage'}
+    return use(value['stage'], **knobs)
+
+
 def arm_recipe(study, arm: str, regime: str, lr: float):
     "The recipe that one job trains."
-    return recipe(arm, lr=lr, **study.regimes[regime])
+    changes = {field: _as_given(value) for field, value in study.regimes[regime].items()}
+    return recipe(arm, lr=lr, **changes)
 
 # %% ../../nbs/studies/01_study.ipynb #e34f1087
 def held_out(study, split: str, tests: tuple | None = None) -> list:
@@ -158,13 +168,13 @@ def base_evaluations(study, phase: str) -> dict[str, dict]:
     found = {}
     for name, exam in exams(study, phase).items():
         items = held_out(study, exam.split, exam.tests)
-        found[name] = evaluate(policy, items, samples=exam.samples).to_dict()
+        found[name] = evaluate(policy, items, samples=exam.samples, words=study.words).to_dict()
     return found
 
 # %% ../../nbs/studies/01_study.ipynb #7618c09c
 _KEPT_METRICS = ('reward', 'entropy', 'entropy_trained', 'signal', 'grad_norm', 'kl', 'moved',
-                'length', 'updates', 'trained_tokens', 'tokens', 'policy_entropy', 'cut_above',
-                'cut_below', 'weight_changed', 'rows_dropped')
+                'length', 'length_right', 'length_wrong', 'updates', 'trained_tokens', 'tokens',
+                'policy_entropy', 'cut_above', 'cut_below', 'weight_changed', 'rows_dropped')
 
 # %% ../../nbs/studies/01_study.ipynb #ee254ced
 class EvaluateApart(Evaluate):
@@ -207,7 +217,8 @@ def _examiners(study, phase: str, bases: dict) -> dict[str, Evaluate]:
         items = held_out(study, exam.split, exam.tests)
         base = Evaluation.from_dict(bases[name]) if name in bases else None
         kind = EvaluateApart if name == 'path' else Evaluate
-        found[name] = kind(items, samples=exam.samples, every=exam.every, base=base)
+        found[name] = kind(items, samples=exam.samples, every=exam.every, base=base,
+                           words=study.words)
     return found
 
 
@@ -229,6 +240,8 @@ def job_key(study, job: Job) -> str:
     key.update(lr=job.lr, seed=job.seed)
     for field in ('task', 'steps', 'model', 'bf16'):
         key[field] = getattr(study, field)
+    if study.words:
+        key['words'] = study.words
     return json.dumps(key, sort_keys=True)
 
 # %% ../../nbs/studies/01_study.ipynb #56150776
@@ -418,9 +431,11 @@ def at_level(tests, evaluation: dict, level: str | None) -> Evaluation:
         raise ValueError(f"the study has no level {level!r}; it has {', '.join(known)}.")
     measured = Evaluation.from_dict(evaluation)
     keys = tuple(measured.keys[i] for i in chosen)
-    distinct = [measured.extras['distinct'][i] for i in chosen]
-    return dataclasses.replace(measured, keys=keys,
-                               extras={**measured.extras, 'distinct': distinct},
+    extras = dict(measured.extras)
+    for name in ('distinct', 'blind'):
+        if name in extras:
+            extras[name] = [extras[name][i] for i in chosen]
+    return dataclasses.replace(measured, keys=keys, extras=extras,
                                num_samples=measured.num_samples[chosen],
                                num_correct=measured.num_correct[chosen])
 
@@ -432,11 +447,24 @@ def study_runs(stored: dict, regime: str | None = None, *, level: str | None = N
     regime: those of one regime only. level: evaluated on the held-out problems of one level only.
     exam: 'evaluations', or 'path' for those of a study that measured on the way.
     """
-    return [_as_run(stored, record, level, exam) for record in stored['runs']
+    study = study_of(stored)
+    tests = study.path_tests if exam == 'path' else study.tests
+    asked = tuple(test for test in tests if level in (None, test[0]))
+    chances = _blind_at(study.task[0], asked)
+    return [_as_run(stored, record, level, exam, chances) for record in stored['runs']
             if regime in (None, record['regime'])]
 
 
-def _as_run(stored: dict, record: dict, level: str | None, exam: str) -> Run:
+@functools.cache
+def _blind_at(name: str, tests: tuple) -> dict:
+    "The chances of random play at the held-out problems of these levels, as `extras`."
+    items = []
+    for level, count in tests:
+        items += task(name, level).sample(count, seed=0, split='test')
+    return blind_chances(items)
+
+
+def _as_run(stored: dict, record: dict, level: str | None, exam: str, chances: dict) -> Run:
     study = stored['study']
     tests = study['path_tests'] if exam == 'path' else study['tests']
     named = f"{study['task'][0]} {level}" if level else record['task']
@@ -448,6 +476,8 @@ def _as_run(stored: dict, record: dict, level: str | None, exam: str) -> Run:
     table = pd.DataFrame(record['metrics'])
     run.rows = table.assign(step=range(len(table))).to_dict('records')
     run.evaluations = {e['step']: at_level(tests, e, level) for e in record[exam]}
+    for evaluation in run.evaluations.values():
+        evaluation.extras.update(chances)
     return run
 
 # %% ../../nbs/studies/01_study.ipynb #2e10c759

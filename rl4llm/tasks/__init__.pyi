@@ -3,10 +3,12 @@ from . import countdown as countdown
 from . import modular as modular
 from . import own_data as own_data
 from . import protocol as protocol
+from . import rollout_format as rollout_format
 from . import sat as sat
 from . import thinking as thinking
 from . import vocabulary as vocabulary
 from .countdown import Countdown as Countdown
+from .countdown import Puzzle as Puzzle
 from .countdown import Step as Step
 from .countdown import all_solutions as all_solutions
 from .countdown import canonical_steps as canonical_steps
@@ -20,6 +22,7 @@ from .countdown import outcomes as outcomes
 from .countdown import parse_steps as parse_steps
 from .countdown import play_random as play_random
 from .countdown import prompt_countdown as prompt_countdown
+from .countdown import puzzle_of as puzzle_of
 from .countdown import solvable as solvable
 from .countdown import verify_countdown as verify_countdown
 from .countdown import write_steps as write_steps
@@ -60,6 +63,11 @@ from .protocol import task as task
 from .protocol import task_of as task_of
 from .protocol import tasks as tasks
 from .protocol import verdict_of as verdict_of
+from .rollout_format import item_of as item_of
+from .rollout_format import item_record as item_record
+from .rollout_format import read_rollouts as read_rollouts
+from .rollout_format import rollout_tensors as rollout_tensors
+from .rollout_format import written_rollouts as written_rollouts
 from .sat import Satisfiability as Satisfiability
 from .sat import demonstrate_sat as demonstrate_sat
 from .sat import parse_literals as parse_literals

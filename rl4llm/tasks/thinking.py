@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 # %% ../../nbs/tasks/06_thinking.ipynb #ef4da0a6
-from .countdown import Step, follow, legal_moves, outcomes, write_steps
+from .countdown import (Step, follow, legal_moves, outcomes, puzzle_of,
+                                    write_steps)
 from .protocol import Item, task_of
 
 # %% ../../nbs/tasks/06_thinking.ipynb #0f35bfd7
@@ -22,7 +23,7 @@ def play(item: Item, rng: random.Random, weigh, start: tuple[Step, ...] = ()) ->
 
     rest: the numbers that remain after the step. Ends early where no step has weight.
     """
-    _, _, max_value, ops = item.data
+    _, _, max_value, ops = puzzle_of(item)
     steps = list(start)
     left = follow(item, steps)[-1]
     while len(left) > 1:
@@ -36,7 +37,7 @@ def play(item: Item, rng: random.Random, weigh, start: tuple[Step, ...] = ()) ->
 # %% ../../nbs/tasks/06_thinking.ipynb #2af33b13
 def towards(item: Item):
     "Weights that lead to the target: the share of plays that succeed after a step."
-    _, target, max_value, ops = item.data
+    _, target, max_value, ops = puzzle_of(item)
     return lambda step, rest: outcomes(rest, ops, max_value).get(target, 0.0)
 
 
@@ -47,7 +48,7 @@ def anyhow(item: Item):
 
 def nearest(item: Item, scale: float = 8.0):
     "Weights that prefer results near the target."
-    target = item.data[1]
+    target = puzzle_of(item).target
     return lambda step, rest: math.exp(-abs(step.c - target) / scale)
 
 # %% ../../nbs/tasks/06_thinking.ipynb #e23d4415
@@ -56,7 +57,7 @@ STRATEGIES = ('restart', 'depth first', 'nearest', 'backwards')
 # %% ../../nbs/tasks/06_thinking.ipynb #60fb690c
 def solves(item: Item, steps) -> bool:
     "Whether these steps, all legal, use up the numbers and end in the target."
-    return follow(item, steps)[-1] == (item.data[1],)
+    return follow(item, steps)[-1] == (puzzle_of(item).target,)
 
 
 def failing_attempt(item: Item, rng, strategy: str, before: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -77,7 +78,7 @@ def dead_end(item: Item, steps) -> int:
 
     The number of steps if it can be reached after all of them.
     """
-    _, target, max_value, ops = item.data
+    _, target, max_value, ops = puzzle_of(item)
     for count, left in enumerate(follow(item, steps)):
         if target not in outcomes(left, ops, max_value): return count
     return len(steps)
@@ -107,7 +108,7 @@ class Thoughts:
     cut: float = 0.5
     backs_up: bool = True
     checks: float = 0.5
-    fooled: tuple[float, float] = (0.03, 0.25)
+    fooled: tuple[float, float] = (0.02, 0.1)
     gives_up: float = 0.05
     planned: float = 0.25
     stated: float = 0.3
@@ -136,7 +137,7 @@ def forward_attempt(item: Item, steps, rng, *, cut: bool, stated: bool) -> Attem
     if stated:
         after = zip(answer.split(' ; '), follow(item, shown)[1:])
         text = ' ; '.join(f"{step} | {' '.join(map(str, left))}" for step, left in after)
-    finished = len(shown) == len(item.data[0]) - 1
+    finished = len(shown) == len(puzzle_of(item).numbers) - 1
     return Attempt(text, answer, tuple(shown), finished, right)
 
 # %% ../../nbs/tasks/06_thinking.ipynb #2c0198f8
@@ -167,7 +168,7 @@ class _Chain(NamedTuple):
 
 
 def _backward_chain(item: Item, rng) -> _Chain:
-    numbers, target, max_value, ops = item.data
+    numbers, target, max_value, ops = puzzle_of(item)
     chain = _Chain([], [tuple(numbers)], [target])
     while len(chain.left[-1]) > 1:
         moves = backward_moves(chain.left[-1], chain.need[-1], ops, max_value)
@@ -179,7 +180,7 @@ def _backward_chain(item: Item, rng) -> _Chain:
 
 def _hopeless(item: Item, chain: _Chain) -> int:
     "After how many steps of a chain the numbers that are left cannot make what is needed."
-    _, _, max_value, ops = item.data
+    _, _, max_value, ops = puzzle_of(item)
     for count, (left, need) in enumerate(zip(chain.left, chain.need)):
         if need not in outcomes(tuple(sorted(left)), ops, max_value): return count
     return len(chain.steps)
@@ -335,7 +336,7 @@ def feedback(item: Item, attempt, solution, kind: str) -> str:
         step = max(1, dead_end(item, attempt))
         return f'<critique> <step> {step} is wrong </critique>'
     if kind == 'what':
-        return f'<critique> {attempt[-1].c} not {item.data[1]} </critique>'
+        return f'<critique> {attempt[-1].c} not {puzzle_of(item).target} </critique>'
     if kind == 'hint': return f'<hint> {_plain(solution[:1])} </hint>'
     if kind == 'partial': return f'<hint> {_plain(solution[:-1])} </hint>'
     if kind == 'demand': return f'<critique> with {solution[-1].op} </critique>'

@@ -21,8 +21,10 @@ from jaxtyping import Float
 # %% ../../nbs/widgets/02_explorers.ipynb #8b37b702
 from ..analysis.passk import ks_up_to, pass_at_k
 from ..analysis.plots import figure_html, label_lines, method_look, style
-from ..core.pipeline import advantages, build_stages, ready
-from ..core.registry import LOOP_FIELDS, STAGE_FIELDS, as_recipe, recipe, stages
+from ..core.pipeline import advantages, build_stages
+from ..core.ready_stages import ready
+from ..core.registry import (LOOP_FIELDS, STAGE_FIELDS, as_recipe, recipe, stages,
+                                  uses_of)
 from ..core.rollouts import Rollouts, make_rollouts
 from ..core.signals import known_signals
 from ..core.fingerprint import code_of
@@ -340,13 +342,11 @@ def _code_diff(old, new) -> str:
 # %% ../../nbs/widgets/02_explorers.ipynb #cedb8a0d
 def stage_code_diff(a, b) -> str:
     "The code of the stages in which two recipes differ, as unified diffs in HTML."
-    single = [field for field in STAGE_FIELDS if field != 'regularisers']
     blocks = []
-    for field in recipe_rows(a, b).index.intersection(single):
-        old = getattr(as_recipe(a), field).info.fn
-        new = getattr(as_recipe(b), field).info.fn
-        if old is not new:
-            blocks.append(f'<b>{field}</b>' + _code_diff(old, new))
+    for field in recipe_rows(a, b).index:
+        for old, new in zip(uses_of(as_recipe(a), [field]), uses_of(as_recipe(b), [field])):
+            if old.info.fn is not new.info.fn:
+                blocks.append(f'<b>{field}</b>' + _code_diff(old.info.fn, new.info.fn))
     return element('div', '<br>'.join(blocks), 'margin-top:8px') if blocks else ''
 
 # %% ../../nbs/widgets/02_explorers.ipynb #0a95adc4
