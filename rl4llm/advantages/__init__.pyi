@@ -88,7 +88,6 @@ from .negative_reinforcement import psr as psr
 from .negative_reinforcement import w_reinforce as w_reinforce
 from .negative_reinforcement import weighted_reinforce as weighted_reinforce
 from .pairs import PairItem as PairItem
-from .pairs import Rated as Rated
 from .pairs import choose_pair as choose_pair
 from .pairs import marked as marked
 from .pairs import prompt_pairs as prompt_pairs

@@ -8,7 +8,6 @@ from . import sat as sat
 from . import thinking as thinking
 from . import vocabulary as vocabulary
 from .countdown import Countdown as Countdown
-from .countdown import Puzzle as Puzzle
 from .countdown import Step as Step
 from .countdown import all_solutions as all_solutions
 from .countdown import canonical_steps as canonical_steps
