@@ -18,9 +18,9 @@ from rl4llm.core.registry import recipe
 from rl4llm.studies.probes import (
     arm_probe,
     is_close,
+    probe,
+    stands,
     probe_names,
-    probe_recipe,
-    probe_steps,
     stored_probes,
 )
 from rl4llm.studies.study import STUDIES, is_current, load_study, renewals, study_file
@@ -131,9 +131,7 @@ CORE = [arm for arm in STUDIES['negative_reinforcement'].arms]
 @pytest.mark.parametrize('name', CORE)
 def test_the_core_arms_train_as_their_stored_probes_say(name):
     "The loop, the policy and the optimiser are in no fingerprint: this is what notices a change of theirs."
-    assert is_close(stored_probes()[name]['steps'], probe_steps(probe_recipe(name))), (
-        f'`rl4llm probes check {name}`'
-    )
+    assert stands(probe(name), stored_probes()[name]), f'`rl4llm probes check {name}`'
 
 
 @pytest.mark.slow

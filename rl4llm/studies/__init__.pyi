@@ -71,6 +71,7 @@ from .probes import probe_recipe as probe_recipe
 from .probes import probe_steps as probe_steps
 from .probes import probes_named as probes_named
 from .probes import renew as renew
+from .probes import stands as stands
 from .probes import store_probes as store_probes
 from .probes import stored_results as stored_results
 from .study import EvaluateApart as EvaluateApart
@@ -96,6 +97,7 @@ from .study import job_key as job_key
 from .study import load_study as load_study
 from .study import pass_at_1 as pass_at_1
 from .study import read_study as read_study
+from .study import regime_changes as regime_changes
 from .study import renewals as renewals
 from .study import repeated_jobs as repeated_jobs
 from .study import results_of as results_of

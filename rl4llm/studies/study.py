@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['STUDIES', 'STUDY_EXAMPLE', 'RENEWALS', 'PROBES', 'Study', 'add_study', 'study_named', 'read_study', 'Job',
-           'arm_recipe', 'held_out', 'Exam', 'exams', 'study_policy', 'base_evaluations', 'EvaluateApart', 'run_job',
-           'job_key', 'job_file', 'results_of', 'run_jobs', 'pass_at_1', 'tuning_table', 'run_study', 'final_jobs',
-           'without_repeats', 'with_repeats', 'study_file', 'load_study', 'study_of', 'save_study', 'at_level',
-           'study_runs', 'stored_jobs', 'shared_records', 'repeated_jobs', 'renewals', 'is_current', 'stored_probes',
-           'revision', 'arm_probe', 'standing', 'stale_runs', 'earlier_arms']
+           'regime_changes', 'arm_recipe', 'held_out', 'Exam', 'exams', 'study_policy', 'base_evaluations',
+           'EvaluateApart', 'run_job', 'job_key', 'job_file', 'results_of', 'run_jobs', 'pass_at_1', 'tuning_table',
+           'run_study', 'final_jobs', 'without_repeats', 'with_repeats', 'study_file', 'load_study', 'study_of',
+           'save_study', 'at_level', 'study_runs', 'stored_jobs', 'shared_records', 'repeated_jobs', 'renewals',
+           'is_current', 'stored_probes', 'revision', 'arm_probe', 'standing', 'stale_runs', 'earlier_arms']
 
 # %% ../../nbs/studies/01_study.ipynb #0e4bc9fe
 import dataclasses, functools, hashlib, json, multiprocessing
@@ -122,10 +122,14 @@ def _as_given(value):
     return use(value['stage'], **knobs)
 
 
+def regime_changes(study, regime: str) -> dict:
+    "The fields of a recipe that a regime changes, and what they become."
+    return {field: _as_given(value) for field, value in study.regimes[regime].items()}
+
+
 def arm_recipe(study, arm: str, regime: str, lr: float):
     "The recipe that one job trains."
-    changes = {field: _as_given(value) for field, value in study.regimes[regime].items()}
-    return recipe(arm, lr=lr, **changes)
+    return recipe(arm, lr=lr, **regime_changes(study, regime))
 
 # %% ../../nbs/studies/01_study.ipynb #e34f1087
 def held_out(study, split: str, tests: tuple | None = None) -> list:
