@@ -1,0 +1,208 @@
+"""Ten thousand hostile texts: nothing wrong is accepted, nothing right is refused, in linear time;
+and a verifier with a fault in it does not get through."""
+
+import json, re
+from fractions import Fraction
+import pytest
+import fuzz
+from fuzz import OWN, RULES, fuzzed, outcome, rule_of, timed
+from rl4llm.tasks import Item, Verdict, tasks
+from rl4llm.tasks import countdown as C, modular as M, own_data as O, protocol as P, sat as S
+
+COUNT = 10_000
+
+
+@pytest.fixture(scope='module')
+def corpus():
+    "The texts, with what the rules say of them."
+    return [(item, text, rule_of(item, text)) for _, item, text in fuzz.cases(COUNT, seed=0)]
+
+
+def wrongs(corpus):
+    "What is wrong with the library's verdicts."
+    found = (outcome(item, text, rule).wrong for item, text, rule in corpus)
+    return [wrong for wrong in found if wrong]
+
+
+def test_nothing_wrong_is_accepted_and_nothing_right_refused(corpus):
+    assert wrongs(corpus) == []
+
+
+def test_texts_are_right_and_wrong_for_every_task(corpus):
+    names = {item.task for item, _, _ in corpus}
+    assert names == {*tasks(), OWN} == set(RULES)
+    for name in names:
+        rules = [rule for item, _, rule in corpus if item.task == name]
+        assert 0.05 < sum(rule.required for rule in rules) / len(rules) < 0.5
+        assert all(rule.allowed for rule in rules if rule.required)
+
+
+HAND = Item('countdown', ((2, 3, 5), 10, 20, '+-*'))
+MOD = Item('modular', (7, 5, (('*', 3), ('-', 2))))
+SAT = Item('sat', (2, ((1, 2), (-1, -2))))
+
+
+@pytest.mark.parametrize(
+    'item, text, right',
+    [
+        (HAND, '2 + 3 = 5 ; 5 + 5 = 10', True),
+        (HAND, '<think> 3 <answer> 2 + 3 = 5\n5+5=10; </answer> ', True),
+        (HAND, '5 + 5 = 10', False),
+        (HAND, '2 * 5 = 10 ; 10 + 0 = 10', False),
+        (HAND, '3 * 5 = 15 ; 15 - 2 = 13', False),
+        (HAND, '<think> 2 + 3 = 5 ; 5 + 5 = 10 </think>', False),
+        (HAND, '<answer> 2 + 3 = 5 ; 5 + 5 = 10 </answer> <eos>', False),
+        (HAND, '2 + 3 = ٥ ; 5 + 5 = 10', False),
+        (HAND, '2 + 3 = 5 ; ; 5 + 5 = 10', False),
+        (MOD, '<answer> 6 </answer>', True),
+        (MOD, '6', True),
+        (MOD, '1 ; 6', False),
+        (MOD, '<answer> 13 </answer>', False),
+        (SAT, 'a !b', True),
+        (SAT, '!a,b', True),
+        (SAT, 'a b', False),
+        (SAT, '!a !b', False),
+        (SAT, '!b a', False),
+        (Item(OWN, ('', 1200)), 'It is\n#### $1,200.00', True),
+        (Item(OWN, ('', 1200)), '12,00', False),
+        (Item(OWN, ('', '2 1/2')), '\\boxed{2.5}', True),
+        (Item(OWN, ('', '$15')), '€15', False),
+        (Item(OWN, ('', 'Paris')), 'The answer is paris.', True),
+        (Item(OWN, ('', 'Paris')), 'not Paris', False),
+    ],
+)
+def test_the_rules_of_the_fuzz_say_what_one_says_by_hand(item, text, right):
+    assert rule_of(item, text).allowed == right
+
+
+def replaced(old, new):
+    "A text of the library's code with one place changed."
+    return lambda text: text.replace(old, new)
+
+
+def reuse(item, steps):
+    "Numbers stay in hand after their use."
+    puzzle, left = C.puzzle_of(item), list(item.data[0])
+    states = [tuple(left)]
+    for a, op, b, c in [step for step in steps if step]:
+        if a not in left or b not in left or C.combine(a, op, b, puzzle.max_value) != c:
+            return states
+        left.append(c)
+        states.append((c,))
+    return states
+
+
+def untested_end(item, text, true=C.verify_countdown):
+    "The last result is not compared with the target."
+    steps = C.parse_steps(C.final_answer(text) or '')
+    states = C.follow(item, steps)
+    if len(states) - 1 == len(steps) == len(item.data[0]) - 1:
+        return Verdict(True, 1.0, None, '', 'correct')
+    return true(item, text)
+
+
+def with_leftovers(item, text, true=C.verify_countdown):
+    "Numbers may be left over."
+    steps = C.parse_steps(C.final_answer(text) or '')
+    states = C.follow(item, steps)
+    if len(states) - 1 == len(steps) and steps[-1] and steps[-1].c == item.data[1]:
+        return Verdict(True, 1.0, None, '', 'correct')
+    return true(item, text)
+
+
+def thought_is_read(text, true=P.final_answer):
+    "Where nothing is tagged as the answer, the thought is taken for it."
+    thought = re.search('<think>(.*?)(</think>|$)', text, re.S)
+    return true(thought[1]) if thought and '<answer>' not in text else true(text)
+
+
+def last_of_several(text, true=P.final_answer):
+    found = re.findall('<answer>(.*?)</answer>', text, re.S)
+    return found[-1].strip() if found else true(text)
+
+
+def first_of_several(text, true=P.final_answer):
+    found = re.findall('<answer>(.*?)</answer>', text, re.S)
+    return found[0].strip() if found else true(text)
+
+
+def any_result(a, op, b, max_value=99, true=C.combine):
+    c = true(a, op, b, 10**9)
+    return None if c is None else c
+
+
+def floor_division(a, op, b, max_value=99, true=C.combine):
+    return a // b if op == '/' and b else true(a, op, b, max_value)
+
+
+def congruent(item, text, true=M.verify_modular):
+    "A number is right if it leaves the right remainder."
+    said = P.final_answer(text)
+    if said and said.isdecimal() and (int(said) - M.chain_values(item)[-1]) % item.data[0] == 0:
+        return Verdict(True, 1.0, None, said, 'correct')
+    return true(item, text)
+
+
+def one_clause_missing(clause, assignment, true=S.satisfied):
+    return len(set(clause)) == 3 and clause[0] > 0 or true(clause, assignment)
+
+
+def any_order(text, true=S.parse_literals):
+    found = true(text)
+    return found and tuple(sorted(found, key=abs))
+
+
+def prefix(text, answer):
+    said = O.said_answer(text) or ''
+    return any(said.startswith(name) for name, _ in O._accepted(answer))
+
+
+def nearly(text, answer, true=O.same_answer):
+    "Numbers are compared as floats, with a tolerance."
+    try:
+        return abs(Fraction(O.plain_answer(O.said_answer(text) or '')) - Fraction(answer)) < 1e-4
+    except (ValueError, TypeError, ZeroDivisionError):
+        return true(text, answer)
+
+
+def unicode_digits(pattern):
+    return re.compile(pattern.pattern.replace('[1-9][0-9]', r'\d\d').replace('0|', r'\d|'))
+
+
+def no_trailing_border(text):
+    return [C._parsed(piece) for piece in P.split_steps(text)]
+
+
+def only_semicolons(text):
+    return [piece.strip() for piece in text.split(';')]
+
+
+FAULTS = {
+    'a number is used twice': ('wrongly accepted', [(C, 'follow', reuse)]),
+    'the last step is not compared': ('wrongly accepted', [(C, 'verify_countdown', untested_end)]),
+    'numbers are left over': ('wrongly accepted', [(C, 'verify_countdown', with_leftovers)]),
+    'the thought is the answer': ('wrongly accepted', [(C, 'final_answer', thought_is_read)]),
+    'the last of several answers': ('wrongly accepted', [(S, 'final_answer', last_of_several)]),
+    'the first of several answers': ('wrongly accepted', [(M, 'final_answer', first_of_several)]),
+    'no limit to results': ('wrongly accepted', [(C, 'combine', any_result)]),
+    'division with a rest': ('wrongly accepted', [(C, 'combine', floor_division)]),
+    'remainders not taken': ('wrongly accepted', [(M, 'verify_modular', congruent)]),
+    'a clause goes unseen': ('wrongly accepted', [(S, 'satisfied', one_clause_missing)]),
+    'letters in any order': ('wrongly accepted', [(S, 'parse_literals', any_order)]),
+    'unicode digits': ('wrongly accepted', [(C, '_STEP', unicode_digits(C._STEP))]),
+    'unicode remainders': ('wrongly accepted', [(M, '_NUMBER', unicode_digits(M._NUMBER))]),
+    'no border behind': ('wrongly refused', [(C, 'parse_steps', no_trailing_border)]),
+    'lines are not steps': ('wrongly refused', [(C, 'split_steps', only_semicolons)]),
+}
+OWN_FAULTS = {'a prefix will do': prefix, 'nearly the number': nearly}
+
+
+@pytest.mark.parametrize('name', FAULTS)
+def test_a_planted_fault_is_found(name, corpus, monkeypatch):
+    kind, places = FAULTS[name]
+    for module, attribute, fault in places:
+        monkeypatch.setattr(module, attribute, fault)
+    found = wrongs(corpus)
+    assert kind in found, name
+
+
