@@ -377,16 +377,38 @@ def loose_play(rng, numbers, flaw, ops='+-*/'):
 FLAWS = ('twice', 'kept', 'foreign', 'false', 'short', None)
 
 
-def over_the_limit(rng):
-    "A problem and an exact play to its target, by way of a number above the limit."
+def play_with(rng, wanted, ops):
+    "Numbers and a play without negative results that is as wanted."
     while True:
         numbers = tuple(sorted(rng.randint(1, 13) for _ in range(rng.randint(3, 5))))
-        steps = loose_play(rng, numbers, None, '+-*')
-        results = [c for *_, c in steps]
-        if min(results) >= 0 and results[-1] < max(results):
-            top = rng.randint(max(1, results[-1]), max(results) - 1) if max(results) > 1 else 1
-            item = Item('countdown', (numbers, results[-1], top, '+-*'))
-            return Problem(item, [written(steps)], [written(steps), forced_last(rng, item)])
+        steps = loose_play(rng, numbers, None, ops)
+        if min(c for *_, c in steps) >= 0 and wanted(steps):
+            return numbers, steps
+
+
+def over_the_limit(rng):
+    "A problem, and an exact play to its target by way of a number above the limit."
+
+    def wanted(steps):
+        return 0 < steps[-1][3] < max(c for *_, c in steps)
+
+    numbers, steps = play_with(rng, wanted, '+-*')
+    top = rng.randint(steps[-1][3], max(c for *_, c in steps) - 1)
+    return as_problem(rng, Item('countdown', (numbers, steps[-1][3], top, '+-*')), steps)
+
+
+def with_a_rest(rng):
+    "A problem, and a play to its target in which a division leaves a rest that is forgotten."
+
+    def wanted(steps):
+        return any(op == '/' and b and a % b for a, op, b, _ in steps)
+
+    numbers, steps = play_with(rng, wanted, '+-*//')
+    return as_problem(rng, Item('countdown', (numbers, steps[-1][3], 9999, '+-*/')), steps)
+
+
+def as_problem(rng, item, steps):
+    return Problem(item, [written(steps)], [written(steps), forced_last(rng, item)])
 
 
 def forced_last(rng, item):
@@ -422,15 +444,14 @@ def countdown_problem(rng, item, solutions):
 
 def made_countdown(rng):
     "A problem whose target is what comes out of a play that breaks one rule, or none."
-    if rng.random() < 0.15:
-        return over_the_limit(rng)
+    if rng.random() < 0.3:
+        return rng.choice((over_the_limit, with_a_rest))(rng)
     numbers = tuple(sorted(rng.randint(0, 13) for _ in range(rng.randint(2, 6))))
     ops = rng.choice(('+-*', '+-*/', '-+', '/*', '*'))
     top = rng.choice((20, 99, 99, 9999))
     flaw = rng.choice(FLAWS)
     steps = loose_play(rng, numbers, flaw, rng.choice((ops, '+-*/')))
-    item = Item('countdown', (numbers, max(0, steps[-1][3]), top, ops))
-    return Problem(item, [written(steps)], [written(steps), forced_last(rng, item)])
+    return as_problem(rng, Item('countdown', (numbers, max(0, steps[-1][3]), top, ops)), steps)
 
 
 def modular_problem(rng, item, solutions):

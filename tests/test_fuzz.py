@@ -5,8 +5,8 @@ import json, re
 from fractions import Fraction
 import pytest
 import fuzz
-from fuzz import OWN, RULES, fuzzed, outcome, rule_of, timed
-from rl4llm.tasks import Item, Verdict, tasks
+from fuzz import OWN, RULES, outcome, rule_of, timed
+from rl4llm.tasks import Item, Verdict, task_from, tasks
 from rl4llm.tasks import countdown as C, modular as M, own_data as O, protocol as P, sat as S
 
 COUNT = 10_000
@@ -75,21 +75,20 @@ def test_the_rules_of_the_fuzz_say_what_one_says_by_hand(item, text, right):
     assert rule_of(item, text).allowed == right
 
 
-def replaced(old, new):
-    "A text of the library's code with one place changed."
-    return lambda text: text.replace(old, new)
+# -- planted faults
 
 
-def reuse(item, steps):
+def reuse(item, text, true=C.verify_countdown):
     "Numbers stay in hand after their use."
-    puzzle, left = C.puzzle_of(item), list(item.data[0])
-    states = [tuple(left)]
-    for a, op, b, c in [step for step in steps if step]:
-        if a not in left or b not in left or C.combine(a, op, b, puzzle.max_value) != c:
-            return states
-        left.append(c)
-        states.append((c,))
-    return states
+    numbers, target, top, _ = item.data
+    steps, hand = C.parse_steps(C.final_answer(text) or ''), set(numbers)
+    if len(steps) != len(numbers) - 1 or None in steps or steps[-1].c != target:
+        return true(item, text)
+    for a, op, b, c in steps:
+        if not {a, b} <= hand or C.combine(a, op, b, top) != c:
+            return true(item, text)
+        hand.add(c)
+    return Verdict(True, 1.0, None, '', 'correct')
 
 
 def untested_end(item, text, true=C.verify_countdown):
@@ -127,8 +126,7 @@ def first_of_several(text, true=P.final_answer):
 
 
 def any_result(a, op, b, max_value=99, true=C.combine):
-    c = true(a, op, b, 10**9)
-    return None if c is None else c
+    return true(a, op, b, 10**9)
 
 
 def floor_division(a, op, b, max_value=99, true=C.combine):
@@ -169,7 +167,7 @@ def unicode_digits(pattern):
     return re.compile(pattern.pattern.replace('[1-9][0-9]', r'\d\d').replace('0|', r'\d|'))
 
 
-def no_trailing_border(text):
+def no_border_behind(text):
     return [C._parsed(piece) for piece in P.split_steps(text)]
 
 
@@ -177,32 +175,91 @@ def only_semicolons(text):
     return [piece.strip() for piece in text.split(';')]
 
 
+ACCEPTED, REFUSED = 'wrongly accepted', 'wrongly refused'
 FAULTS = {
-    'a number is used twice': ('wrongly accepted', [(C, 'follow', reuse)]),
-    'the last step is not compared': ('wrongly accepted', [(C, 'verify_countdown', untested_end)]),
-    'numbers are left over': ('wrongly accepted', [(C, 'verify_countdown', with_leftovers)]),
-    'the thought is the answer': ('wrongly accepted', [(C, 'final_answer', thought_is_read)]),
-    'the last of several answers': ('wrongly accepted', [(S, 'final_answer', last_of_several)]),
-    'the first of several answers': ('wrongly accepted', [(M, 'final_answer', first_of_several)]),
-    'no limit to results': ('wrongly accepted', [(C, 'combine', any_result)]),
-    'division with a rest': ('wrongly accepted', [(C, 'combine', floor_division)]),
-    'remainders not taken': ('wrongly accepted', [(M, 'verify_modular', congruent)]),
-    'a clause goes unseen': ('wrongly accepted', [(S, 'satisfied', one_clause_missing)]),
-    'letters in any order': ('wrongly accepted', [(S, 'parse_literals', any_order)]),
-    'unicode digits': ('wrongly accepted', [(C, '_STEP', unicode_digits(C._STEP))]),
-    'unicode remainders': ('wrongly accepted', [(M, '_NUMBER', unicode_digits(M._NUMBER))]),
-    'no border behind': ('wrongly refused', [(C, 'parse_steps', no_trailing_border)]),
-    'lines are not steps': ('wrongly refused', [(C, 'split_steps', only_semicolons)]),
+    'a number is used twice': (ACCEPTED, C, 'verify_countdown', reuse),
+    'the last step is not compared': (ACCEPTED, C, 'verify_countdown', untested_end),
+    'numbers are left over': (ACCEPTED, C, 'verify_countdown', with_leftovers),
+    'the thought is the answer': (ACCEPTED, C, 'final_answer', thought_is_read),
+    'the last of several answers': (ACCEPTED, S, 'final_answer', last_of_several),
+    'the first of several answers': (ACCEPTED, M, 'final_answer', first_of_several),
+    'no limit to results': (ACCEPTED, C, 'combine', any_result),
+    'division with a rest': (ACCEPTED, C, 'combine', floor_division),
+    'remainders not taken': (ACCEPTED, M, 'verify_modular', congruent),
+    'a clause goes unseen': (ACCEPTED, S, 'satisfied', one_clause_missing),
+    'letters in any order': (ACCEPTED, S, 'parse_literals', any_order),
+    'digits of other scripts': (ACCEPTED, C, '_STEP', unicode_digits(C._STEP)),
+    'remainders in other scripts': (ACCEPTED, M, '_NUMBER', unicode_digits(M._NUMBER)),
+    'the last answer of own data': (ACCEPTED, O, 'final_answer', last_of_several),
+    'no border behind': (REFUSED, C, 'parse_steps', no_border_behind),
+    'lines are not steps': (REFUSED, C, 'split_steps', only_semicolons),
 }
-OWN_FAULTS = {'a prefix will do': prefix, 'nearly the number': nearly}
 
 
 @pytest.mark.parametrize('name', FAULTS)
 def test_a_planted_fault_is_found(name, corpus, monkeypatch):
-    kind, places = FAULTS[name]
-    for module, attribute, fault in places:
-        monkeypatch.setattr(module, attribute, fault)
-    found = wrongs(corpus)
-    assert kind in found, name
+    kind, module, place, fault = FAULTS[name]
+    monkeypatch.setattr(module, place, fault)
+    assert kind in wrongs(of_task(corpus, {C: 'countdown', M: 'modular', S: 'sat', O: OWN}[module]))
 
 
+def of_task(corpus, name):
+    return [case for case in corpus if case[0].task == name]
+
+
+@pytest.mark.parametrize('verify', [prefix, nearly])
+def test_a_fault_in_the_verifier_of_own_data_is_found(verify, corpus):
+    rows = {'train': [{'question': i.data[0], 'answer': i.data[1]} for i in own_items()]}
+    try:
+        task_from(rows, name=OWN, verify=verify, replace=True)
+        assert ACCEPTED in wrongs(of_task(corpus, OWN))
+    finally:
+        fuzz.own_task()
+
+
+def own_items():
+    return fuzz.own_task().parts['train']
+
+
+# -- time
+
+
+def test_verdicts_take_linear_time():
+    for name, took in timed().items():
+        assert took['growth_exponent'] < 1.3, name
+        assert took['slowest_seconds_per_1000'] < 0.1, name
+
+
+def test_quadratic_time_would_be_seen(monkeypatch):
+    def quadratic(text, true=P.final_answer):
+        return true(re.sub(r'\s+$', '', text))
+
+    item = fuzz.examples()['modular'].item
+    texts = [' ' * n + '?' for n in (500, 2000, 8000)]
+    assert fuzz.growth(item, texts)[1] < 1.3
+    monkeypatch.setattr(M, 'final_answer', quadratic)
+    assert fuzz.growth(item, texts)[1] > 1.5
+
+
+# -- the stored run
+
+
+def test_the_stored_run_is_of_these_verifiers_and_found_nothing():
+    stored = json.loads(fuzz.STORED.read_text())
+    again = 'run `make fuzz`, which stores it anew'
+    assert stored['verifiers'] == fuzz.digest_of_verifiers(), again
+    assert sum(row['texts'] for row in stored['counts'].values()) == stored['count']
+    for source, row in stored['counts'].items():
+        assert row['accepted'] > 0.01 * row['texts'], source
+        wrong = ('wrongly_accepted', 'wrongly_refused', 'otherwise_wrong')
+        assert [row[name] for name in wrong] == [0, 0, 0], source
+    assert set(stored['time']) == {*tasks(), OWN}
+    assert all(took['growth_exponent'] < 1.3 for took in stored['time'].values())
+
+
+def test_a_run_says_how_many_texts_it_judged(monkeypatch):
+    monkeypatch.setattr(fuzz, 'BLOCK', 200)
+    counts, findings = fuzz.fuzzed(600, seed=5)
+    assert sum(row['texts'] for row in counts.values()) == 600 and not findings
+    counts, _ = fuzz.fuzzed(600, seed=5, minutes=0)
+    assert counts == {}
