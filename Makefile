@@ -103,7 +103,7 @@ test-browser: .venv/.installed ## widgets and the first lesson in JupyterLab, in
 mutants: .venv/.installed ## would the checks notice? plant some 5,000 small faults, one at a time (under an hour on 2 cores)
 	time python tests/mutants.py
 
-fuzz: .venv/.installed ## are hostile texts judged rightly, and in linear time? a million of them (ten minutes on a quiet machine)
+fuzz: .venv/.installed ## are hostile texts judged rightly, and in linear time? a million of them
 	time python tests/fuzz.py --count 1000000 --seed 0 --store
 
 clean: ## remove the environment, builds and caches; keeps runs/

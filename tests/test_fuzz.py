@@ -2,7 +2,6 @@
 and a verifier with a fault in it does not get through."""
 
 import json, re
-from fractions import Fraction
 import pytest
 import fuzz
 from fuzz import OWN, RULES, outcome, rule_of, timed
@@ -155,12 +154,9 @@ def prefix(text, answer):
     return any(said.startswith(name) for name, _ in O._accepted(answer))
 
 
-def nearly(text, answer, true=O.same_answer):
-    "Numbers are compared as floats, with a tolerance."
-    try:
-        return abs(Fraction(O.plain_answer(O.said_answer(text) or '')) - Fraction(answer)) < 1e-4
-    except (ValueError, TypeError, ZeroDivisionError):
-        return true(text, answer)
+def mentioned(text, answer):
+    said = O.said_answer(text) or ''
+    return any(name in said for name, _ in O._accepted(answer))
 
 
 def unicode_digits(pattern):
@@ -207,7 +203,7 @@ def of_task(corpus, name):
     return [case for case in corpus if case[0].task == name]
 
 
-@pytest.mark.parametrize('verify', [prefix, nearly])
+@pytest.mark.parametrize('verify', [prefix, mentioned])
 def test_a_fault_in_the_verifier_of_own_data_is_found(verify, corpus):
     rows = {'train': [{'question': i.data[0], 'answer': i.data[1]} for i in own_items()]}
     try:
