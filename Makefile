@@ -30,7 +30,7 @@ export TIMEFORMAT      := took %0lR
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,scale]'
 	@touch $@
 
-.PHONY: help demo lab test test-all in-step lint types test-notebooks test-wheel test-browser mutants bench readme notebooks stubs pins clean
+.PHONY: help demo lab test test-all in-step lint types test-notebooks test-wheel test-browser mutants fuzz bench readme notebooks stubs pins clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,7 +67,7 @@ pins: .venv/.installed ## write constraints.txt from the present .venv
 
 # -- check: two workers, so one thread each
 
-test test-all test-notebooks test-wheel test-browser mutants notebooks: export OMP_NUM_THREADS ?= 1
+test test-all test-notebooks test-wheel test-browser mutants fuzz notebooks: export OMP_NUM_THREADS ?= 1
 
 test: in-step lint types test-notebooks ## what a change must pass: export in step, lint, types, the notebooks it reaches, the fast tests (under 15 minutes on 2 cores)
 	time python -m pytest -n 2 --dist loadgroup --durations=10
@@ -102,6 +102,9 @@ test-browser: .venv/.installed ## widgets and the first lesson in JupyterLab, in
 
 mutants: .venv/.installed ## would the checks notice? plant some 5,000 small faults, one at a time (under an hour on 2 cores)
 	time python tests/mutants.py
+
+fuzz: .venv/.installed ## are hostile texts judged rightly, and in linear time? a million of them
+	time python tests/fuzz.py --count 1000000 --seed 0 --store
 
 clean: ## remove the environment, builds and caches; keeps runs/
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

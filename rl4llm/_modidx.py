@@ -1328,6 +1328,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'rl4llm/core/sampling.py'),
                                       'rl4llm.core.sampling.ChooseKeyed.__init__': ( 'core/sampling.html#choosekeyed.__init__',
                                                                                      'rl4llm/core/sampling.py'),
+                                      'rl4llm.core.sampling._fill_gaps': ('core/sampling.html#_fill_gaps', 'rl4llm/core/sampling.py'),
                                       'rl4llm.core.sampling._no_settings_of_its_own': ( 'core/sampling.html#_no_settings_of_its_own',
                                                                                         'rl4llm/core/sampling.py'),
                                       'rl4llm.core.sampling.as_prompts': ('core/sampling.html#as_prompts', 'rl4llm/core/sampling.py'),

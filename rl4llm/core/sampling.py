@@ -73,6 +73,16 @@ def row_keys(prompt_ids: Int[Tensor, "b p"], prompt_mask: Bool[Tensor, "b p"],
     number = torch.arange(group)
     return fold(prompt[:, None], repeat[:, None], number[None]).flatten().to(prompt_ids.device)
 
+# %% ../../nbs/core/09_sampling.ipynb #fb7a0d86
+def _fill_gaps(running: Bool[Tensor, "n"]) -> Int[Tensor, "m"]:
+    "Numbers of the rows that run: the last of them in the places of those that do not."
+    kept = running.nonzero()[:, 0]
+    still = len(kept)
+    numbers = torch.arange(still, device=running.device)
+    gaps = (~running[:still]).nonzero()[:, 0]
+    numbers[gaps] = kept[still - len(gaps):]
+    return numbers
+
 # %% ../../nbs/core/09_sampling.ipynb #edfecae9
 @torch.no_grad()
 def draw(policy, prompt_ids, prompt_mask, prompt: Int[Tensor, "n"], u: Float[Tensor, "n t"], **how):
@@ -100,11 +110,12 @@ def draw(policy, prompt_ids, prompt_mask, prompt: Int[Tensor, "n"], u: Float[Ten
         if t % look_every == look_every - 1:
             still = int(running.sum())
             if not still: break
-            if still <= 0.75 * len(running):
-                decoder.keep(running)
-                rows = rows[running]
-                chosen = chosen[running]
-                running = running[running]
+            if still <= (1 - decoder.spare) * len(running):
+                going_on = _fill_gaps(running)
+                decoder.keep(going_on)
+                rows = rows[going_on]
+                chosen = chosen[going_on]
+                running = running[going_on]
         logits = decoder.step(chosen)
     width = int(mask.any(0).sum())
     return tokens[:, :width], logp[:, :width], mask[:, :width]

@@ -319,6 +319,8 @@ def roomy(x: Float[Tensor, "n j s d"], rows: Int[Tensor, "m"], *, filled: int, r
 # %% ../../nbs/engine/02_fast_llama.ipynb #b8004bc0
 class FastDecoder:
     "Token-by-token decoding of many rows, without gradient; used like `llama.Decoder`."
+    spare = 1 / 16           # it pays to drop rows that are at least this share of all
+
     def __init__(self, w, prompt_ids, prompt_mask, prompt, *, room: int):
         hidden, kv = fast_prefill(w, prompt_ids, prompt_mask)
         p = prompt_ids.shape[1]
@@ -393,14 +395,21 @@ class FastDecoder:
         return rows(F.linear(F.rms_norm(x, width, w.norm, w.eps), w.head))
 
     def keep(self, index):
-        "Go on with the rows `index` (numbers, or a mask) alone."
+        """Go on with the rows `index` alone: a mask, or numbers, no more than there are rows.
+
+        A row that keeps its place costs nothing, the others are copied.
+        """
         if index.dtype == torch.bool:
             index = index.nonzero()[:, 0]
+        moved = (index != torch.arange(len(index))).nonzero()[:, 0]
         self.position = self.position[index]
         self.bias = self.bias[index]
         if self.same is not None:
             self.same = self.same[index]
-        self.kv = [[self._buffer(x, index) for x in pair] for pair in self.kv]
+        for layer, pair in enumerate(self.kv):
+            for x in pair:
+                x[moved, :, :self.at] = x[index[moved], :, :self.at]
+            self.kv[layer] = [x[:len(index)] for x in pair]
 
 # %% ../../nbs/engine/02_fast_llama.ipynb #50be0d71
 def _as_it_is(x):

@@ -224,6 +224,8 @@ class Decoder:
     `keep(index)` drops all other rows.
     room: number of tokens to come.
     """
+    spare = 1 / 4            # it pays to drop rows that are at least this share of all
+
     def __init__(self, w, prompt_ids, prompt_mask, prompt, room: int):
         hidden, kv = prefill(w, prompt_ids, prompt_mask)
         self.w = w

@@ -1,0 +1,261 @@
+"""Ten thousand hostile texts: nothing wrong is accepted, nothing right is refused, in linear time;
+and a verifier with a fault in it does not get through."""
+
+import json, re
+import pytest
+import fuzz
+from fuzz import OWN, RULES, outcome, rule_of, timed
+from rl4llm.tasks import Item, Verdict, task_from, tasks
+from rl4llm.tasks import countdown as C, modular as M, own_data as O, protocol as P, sat as S
+
+COUNT = 10_000
+
+
+@pytest.fixture(scope='module')
+def corpus():
+    "The texts, with what the rules say of them."
+    return [(item, text, rule_of(item, text)) for _, item, text in fuzz.cases(COUNT, seed=0)]
+
+
+def wrongs(corpus):
+    "What is wrong with the library's verdicts."
+    found = (outcome(item, text, rule).wrong for item, text, rule in corpus)
+    return [wrong for wrong in found if wrong]
+
+
+def test_nothing_wrong_is_accepted_and_nothing_right_refused(corpus):
+    assert wrongs(corpus) == []
+
+
+def test_texts_are_right_and_wrong_for_every_task(corpus):
+    names = {item.task for item, _, _ in corpus}
+    assert names == {*tasks(), OWN} == set(RULES)
+    for name in names:
+        rules = [rule for item, _, rule in corpus if item.task == name]
+        assert 0.05 < sum(rule.required for rule in rules) / len(rules) < 0.5
+        assert all(rule.allowed for rule in rules if rule.required)
+
+
+HAND = Item('countdown', ((2, 3, 5), 10, 20, '+-*'))
+MOD = Item('modular', (7, 5, (('*', 3), ('-', 2))))
+SAT = Item('sat', (2, ((1, 2), (-1, -2))))
+
+
+@pytest.mark.parametrize(
+    'item, text, right',
+    [
+        (HAND, '2 + 3 = 5 ; 5 + 5 = 10', True),
+        (HAND, '<think> 3 <answer> 2 + 3 = 5\n5+5=10; </answer> ', True),
+        (HAND, '5 + 5 = 10', False),
+        (HAND, '2 * 5 = 10 ; 10 + 0 = 10', False),
+        (HAND, '3 * 5 = 15 ; 15 - 2 = 13', False),
+        (HAND, '<think> 2 + 3 = 5 ; 5 + 5 = 10 </think>', False),
+        (HAND, '<answer> 2 + 3 = 5 ; 5 + 5 = 10 </answer> <eos>', False),
+        (HAND, '2 + 3 = ٥ ; 5 + 5 = 10', False),
+        (HAND, '2 + 3 = 5 ; ; 5 + 5 = 10', False),
+        (MOD, '<answer> 6 </answer>', True),
+        (MOD, '6', True),
+        (MOD, '1 ; 6', False),
+        (MOD, '<answer> 13 </answer>', False),
+        (SAT, 'a !b', True),
+        (SAT, '!a,b', True),
+        (SAT, 'a b', False),
+        (SAT, '!a !b', False),
+        (SAT, '!b a', False),
+        (Item(OWN, ('', 1200)), 'It is\n#### $1,200.00', True),
+        (Item(OWN, ('', 1200)), '12,00', False),
+        (Item(OWN, ('', '2 1/2')), '\\boxed{2.5}', True),
+        (Item(OWN, ('', '$15')), '€15', False),
+        (Item(OWN, ('', 'Paris')), 'The answer is paris.', True),
+        (Item(OWN, ('', 'Paris')), 'not Paris', False),
+    ],
+)
+def test_the_rules_of_the_fuzz_say_what_one_says_by_hand(item, text, right):
+    assert rule_of(item, text).allowed == right
+
+
+# -- planted faults
+
+
+def reuse(item, text, true=C.verify_countdown):
+    "Numbers stay in hand after their use."
+    numbers, target, top, _ = item.data
+    steps, hand = C.parse_steps(C.final_answer(text) or ''), set(numbers)
+    if len(steps) != len(numbers) - 1 or None in steps or steps[-1].c != target:
+        return true(item, text)
+    for a, op, b, c in steps:
+        if not {a, b} <= hand or C.combine(a, op, b, top) != c:
+            return true(item, text)
+        hand.add(c)
+    return Verdict(True, 1.0, None, '', 'correct')
+
+
+def untested_end(item, text, true=C.verify_countdown):
+    "The last result is not compared with the target."
+    steps = C.parse_steps(C.final_answer(text) or '')
+    states = C.follow(item, steps)
+    if len(states) - 1 == len(steps) == len(item.data[0]) - 1:
+        return Verdict(True, 1.0, None, '', 'correct')
+    return true(item, text)
+
+
+def with_leftovers(item, text, true=C.verify_countdown):
+    "Numbers may be left over."
+    steps = C.parse_steps(C.final_answer(text) or '')
+    states = C.follow(item, steps)
+    if len(states) - 1 == len(steps) and steps[-1] and steps[-1].c == item.data[1]:
+        return Verdict(True, 1.0, None, '', 'correct')
+    return true(item, text)
+
+
+def thought_is_read(text, true=P.final_answer):
+    "Where nothing is tagged as the answer, the thought is taken for it."
+    thought = re.search('<think>(.*?)(</think>|$)', text, re.S)
+    return true(thought[1]) if thought and '<answer>' not in text else true(text)
+
+
+def last_of_several(text, true=P.final_answer):
+    found = re.findall('<answer>(.*?)</answer>', text, re.S)
+    return found[-1].strip() if found else true(text)
+
+
+def first_of_several(text, true=P.final_answer):
+    found = re.findall('<answer>(.*?)</answer>', text, re.S)
+    return found[0].strip() if found else true(text)
+
+
+def any_result(a, op, b, max_value=99, true=C.combine):
+    return true(a, op, b, 10**9)
+
+
+def floor_division(a, op, b, max_value=99, true=C.combine):
+    return a // b if op == '/' and b else true(a, op, b, max_value)
+
+
+def congruent(item, text, true=M.verify_modular):
+    "A number is right if it leaves the right remainder."
+    said = P.final_answer(text)
+    if said and said.isdecimal() and (int(said) - M.chain_values(item)[-1]) % item.data[0] == 0:
+        return Verdict(True, 1.0, None, said, 'correct')
+    return true(item, text)
+
+
+def one_clause_missing(clause, assignment, true=S.satisfied):
+    return len(set(clause)) == 3 and clause[0] > 0 or true(clause, assignment)
+
+
+def any_order(text, true=S.parse_literals):
+    found = true(text)
+    return found and tuple(sorted(found, key=abs))
+
+
+def prefix(text, answer):
+    said = O.said_answer(text) or ''
+    return any(said.startswith(name) for name, _ in O._accepted(answer))
+
+
+def mentioned(text, answer):
+    said = O.said_answer(text) or ''
+    return any(name in said for name, _ in O._accepted(answer))
+
+
+def unicode_digits(pattern):
+    return re.compile(pattern.pattern.replace('[1-9][0-9]', r'\d\d').replace('0|', r'\d|'))
+
+
+def no_border_behind(text):
+    return [C._parsed(piece) for piece in P.split_steps(text)]
+
+
+def only_semicolons(text):
+    return [piece.strip() for piece in text.split(';')]
+
+
+ACCEPTED, REFUSED = 'wrongly accepted', 'wrongly refused'
+FAULTS = {
+    'a number is used twice': (ACCEPTED, C, 'verify_countdown', reuse),
+    'the last step is not compared': (ACCEPTED, C, 'verify_countdown', untested_end),
+    'numbers are left over': (ACCEPTED, C, 'verify_countdown', with_leftovers),
+    'the thought is the answer': (ACCEPTED, C, 'final_answer', thought_is_read),
+    'the last of several answers': (ACCEPTED, S, 'final_answer', last_of_several),
+    'the first of several answers': (ACCEPTED, M, 'final_answer', first_of_several),
+    'no limit to results': (ACCEPTED, C, 'combine', any_result),
+    'division with a rest': (ACCEPTED, C, 'combine', floor_division),
+    'remainders not taken': (ACCEPTED, M, 'verify_modular', congruent),
+    'a clause goes unseen': (ACCEPTED, S, 'satisfied', one_clause_missing),
+    'letters in any order': (ACCEPTED, S, 'parse_literals', any_order),
+    'digits of other scripts': (ACCEPTED, C, '_STEP', unicode_digits(C._STEP)),
+    'remainders in other scripts': (ACCEPTED, M, '_NUMBER', unicode_digits(M._NUMBER)),
+    'the last answer of own data': (ACCEPTED, O, 'final_answer', last_of_several),
+    'no border behind': (REFUSED, C, 'parse_steps', no_border_behind),
+    'lines are not steps': (REFUSED, C, 'split_steps', only_semicolons),
+}
+
+
+@pytest.mark.parametrize('name', FAULTS)
+def test_a_planted_fault_is_found(name, corpus, monkeypatch):
+    kind, module, place, fault = FAULTS[name]
+    monkeypatch.setattr(module, place, fault)
+    assert kind in wrongs(of_task(corpus, {C: 'countdown', M: 'modular', S: 'sat', O: OWN}[module]))
+
+
+def of_task(corpus, name):
+    return [case for case in corpus if case[0].task == name]
+
+
+@pytest.mark.parametrize('verify', [prefix, mentioned])
+def test_a_fault_in_the_verifier_of_own_data_is_found(verify, corpus):
+    rows = {'train': [{'question': i.data[0], 'answer': i.data[1]} for i in own_items()]}
+    try:
+        task_from(rows, name=OWN, verify=verify, replace=True)
+        assert ACCEPTED in wrongs(of_task(corpus, OWN))
+    finally:
+        fuzz.own_task()
+
+
+def own_items():
+    return fuzz.own_task().parts['train']
+
+
+# -- time
+
+
+def test_verdicts_take_linear_time():
+    for name, took in timed().items():
+        assert took['growth_exponent'] < 1.3, name
+        assert took['slowest_seconds_per_1000'] < 0.1, name
+
+
+def test_quadratic_time_would_be_seen(monkeypatch):
+    def quadratic(text, true=P.final_answer):
+        return true(re.sub(r'\s+$', '', text))
+
+    item = fuzz.examples()['modular'].item
+    texts = [' ' * n + '?' for n in (500, 2000, 8000)]
+    assert fuzz.growth(item, texts)[1] < 1.3
+    monkeypatch.setattr(M, 'final_answer', quadratic)
+    assert fuzz.growth(item, texts)[1] > 1.5
+
+
+# -- the stored run
+
+
+def test_the_stored_run_is_of_these_verifiers_and_found_nothing():
+    stored = json.loads(fuzz.STORED.read_text())
+    again = 'run `make fuzz`, which stores it anew'
+    assert stored['verifiers'] == fuzz.digest_of_verifiers(), again
+    assert sum(row['texts'] for row in stored['counts'].values()) == stored['count']
+    for source, row in stored['counts'].items():
+        assert row['accepted'] > 0.01 * row['texts'], source
+        wrong = ('wrongly_accepted', 'wrongly_refused', 'otherwise_wrong')
+        assert [row[name] for name in wrong] == [0, 0, 0], source
+    assert set(stored['time']) == {*tasks(), OWN}
+    assert all(took['growth_exponent'] < 1.3 for took in stored['time'].values())
+
+
+def test_a_run_says_how_many_texts_it_judged(monkeypatch):
+    monkeypatch.setattr(fuzz, 'BLOCK', 200)
+    counts, findings = fuzz.fuzzed(600, seed=5)
+    assert sum(row['texts'] for row in counts.values()) == 600 and not findings
+    counts, _ = fuzz.fuzzed(600, seed=5, minutes=0)
+    assert counts == {}
