@@ -350,7 +350,10 @@ WRONG_RUN = {
     'seed': [None, '0', True],
     'steps': [None, '3', True],
     'seconds': [None, '3'],
+    'row_digests': [None, ['0']],
 }
+
+MAY_BE_MISSING = ('steps', 'seconds', 'row_digests')
 
 
 def test_every_field_of_a_run_that_is_read_is_looked_at(tmp_path, small_policy, easy):
@@ -358,7 +361,7 @@ def test_every_field_of_a_run_that_is_read_is_looked_at(tmp_path, small_policy, 
     file = tmp_path / 'run.json'
     good = json.loads(file.read_text())
     for field, values in WRONG_RUN.items():
-        for value in [*values, 'missing'] if field not in ('steps', 'seconds') else values:
+        for value in [*values, 'missing'] if field not in MAY_BE_MISSING else values:
             file.write_text(
                 json.dumps({k: v for k, v in {**good, field: value}.items() if v != 'missing'})
             )
@@ -421,6 +424,36 @@ def test_metrics_of_another_run_are_refused(tmp_path, small_policy, easy):
     (tmp_path / 'mine' / 'metrics.jsonl').unlink()
     with pytest.warns(UserWarning, match='nothing is lost'):
         assert without_times(again(4).rows)[:3] == without_times(run.rows)
+
+
+@pytest.mark.parametrize(
+    'killed', [False, True], ids=['finished', 'killed before its first checkpoint']
+)
+def test_metrics_of_another_run_are_refused_without_a_checkpoint(
+    tmp_path, small_policy, easy, killed
+):
+    _, again = stored(tmp_path / 'mine', small_policy, easy)
+    stored(tmp_path / 'other', small_policy, easy, lr=1e-2, temperature=2.0)
+    shutil.rmtree(tmp_path / 'mine' / 'checkpoints')
+    own = (tmp_path / 'mine' / 'metrics.jsonl').read_text()
+    foreign = (tmp_path / 'other' / 'metrics.jsonl').read_text()
+    if killed:
+        file = tmp_path / 'mine' / 'run.json'
+        config = json.loads(file.read_text())
+        config['row_digests'].pop('2')
+        file.write_text(json.dumps(config))
+    files = [foreign, foreign.splitlines(keepends=True)[0]]
+    if not killed:  # the same first step, as of two methods that part later
+        files.append(
+            own.splitlines(keepends=True)[0] + ''.join(foreign.splitlines(keepends=True)[1:])
+        )
+    for text in files:
+        (tmp_path / 'mine' / 'metrics.jsonl').write_text(text)
+        for call in (again, lambda: Run.load(tmp_path / 'mine')):
+            assert 'metrics.jsonl is of another run than the run.json' in said(call, ValueError)
+        assert (tmp_path / 'mine' / 'metrics.jsonl').read_text() == text
+    (tmp_path / 'mine' / 'metrics.jsonl').write_text(own)
+    assert len(Run.load(tmp_path / 'mine').rows) == 3
 
 
 # stages of somebody's own in stored recipes

@@ -259,6 +259,7 @@ UNITS = {
     'policy_entropy': 'entropy at temperature 1 (nats)',
     'cut_above': 'share of tokens cut off above ratio 1',
     'cut_below': 'share of tokens cut off below ratio 1',
+    'cut_against': 'share of tokens cut off that moved against their advantage',
     'loss': 'loss',
     'tokens': 'tokens',
 }
