@@ -170,10 +170,69 @@ def test_other_names_are_called_by_position_and_bound_knobs_are_no_signals():
     )
 
 
+def copies(given):
+    "A copy of every tensor that a stage is given, by name."
+    parts = {name: value for name, (value, _) in stage_inputs(given).items()}
+    return {name: x.detach().clone() for name, x in parts.items() if torch.is_tensor(x)}
+
+
+def changed_bytes(call, given):
+    "The tensors that have other numbers after a call, whatever way they were written in."
+    before = copies(given)
+    call(given)
+    after = copies(given)
+    assert before.keys() == after.keys()
+    same = {
+        name: torch.equal(x.nan_to_num(9e9), after[name].nan_to_num(9e9))
+        for name, x in before.items()
+    }
+    return [name for name, is_same in same.items() if not is_same]
+
+
 @over(*ARGUMENTS)
 def test_no_stage_changes_what_it_is_given(info):
+    stage = ready(info.name, info.kind)
+    beside = more(info)
     given = inputs(info.kind)
-    ready(info.name, info.kind)(*given.values(), **more(info))  # would be refused
+
+    def call(everything):
+        arguments = [everything[name] for name in given]
+        signals = {name: everything[name] for name in beside}
+        stage(*arguments, **signals)  # what torch counts would be refused
+
+    assert changed_bytes(call, {**beside, **given}) == []
+
+
+def test_a_write_past_the_count_of_torch_is_seen_by_the_contract():
+    "The guard of a run does not see it, as its docstring says; the contract does."
+
+    def own(rewards, group):
+        rewards.data.mul_(2)
+        return rewards - 1
+
+    stage = ready(own, 'advantage')
+    assert changed_bytes(lambda given: stage(*given.values()), inputs('advantage')) == ['rewards']
+    assert '`.data`' in stage_inputs.__doc__
+
+
+def test_a_stage_that_writes_into_the_weights_is_refused():
+    policy = random_policy()
+    weights = dict(policy.model.named_parameters())
+    first = next(iter(weights))
+
+    def own(policy, items, group, *, seed, temperature):
+        with torch.no_grad():
+            weights[first].add_(1)
+
+    def slyly(policy, items, group, *, seed, temperature):
+        weights[first].data.add_(1)
+
+    given = dict(policy=policy, items=[], group=2)
+    how = dict(seed=0, temperature=1.0)
+    text = said(lambda: ready(own, 'sampler')(*given.values(), **how), ValueError)
+    assert f'own changed policy.{first},' in text
+    call = ready(slyly, 'sampler')
+    assert changed_bytes(lambda given: call(*given.values(), **how), given) == [f'policy.{first}']
 
 
 WAYS = {
