@@ -867,6 +867,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'rl4llm.atlas.claims._measured_text': ('atlas/claims.html#_measured_text', 'rl4llm/atlas/claims.py'),
                                      'rl4llm.atlas.claims._read_part': ('atlas/claims.html#_read_part', 'rl4llm/atlas/claims.py'),
                                      'rl4llm.atlas.claims._readable_row': ('atlas/claims.html#_readable_row', 'rl4llm/atlas/claims.py'),
+                                     'rl4llm.atlas.claims._together': ('atlas/claims.html#_together', 'rl4llm/atlas/claims.py'),
                                      'rl4llm.atlas.claims._unmeasured': ('atlas/claims.html#_unmeasured', 'rl4llm/atlas/claims.py'),
                                      'rl4llm.atlas.claims._verdicts': ('atlas/claims.html#_verdicts', 'rl4llm/atlas/claims.py'),
                                      'rl4llm.atlas.claims.add_claim': ('atlas/claims.html#add_claim', 'rl4llm/atlas/claims.py'),

@@ -148,6 +148,7 @@ def import_optional(module: str, what: str):
     """
     package = module.partition('.')[0]
     try:
+        importlib.import_module(package)
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         extra = extra_of(package)
