@@ -78,7 +78,11 @@ def reference(item, text):
         m, x, ups = item.data
         for op, y in ups:
             x = {'+': x + y, '-': x - y, '*': x * y}[op] % m
-        return text.strip() == str(x)
+        # whatever signs of bold type and formulas stand around it, and what it is the value of
+        plain = re.sub(
+            r'\*\*|__|`|\$|\\[()\[\]]|\\(boxed|text|textbf|mathbf|mathrm)\{|[}#]', '', text
+        )
+        return plain.rpartition('=')[2].strip('*_ \t\n').rstrip('. ').strip('*_ ') == str(x)
     if item.task == 'sat':
         k, clauses = item.data
         words = re.sub(r'!', ' ! ', text.replace(',', ' ')).split()
@@ -171,7 +175,9 @@ def test_damaged_demonstrations_are_right_only_if_the_reference_says_so(
     verdict = task_of(item).verify(item, text)
     assert not verdict.correct or reference(item, text)
     # a doubled or dangling separator is a fault for the verifier and layout for the reference; everywhere else they agree
-    if name == 'modular' or name == 'sat' and ',' not in text:
+    # one star beside a number makes nothing bold, which the reference does not look at
+    stars = '*' in text.rpartition('<answer>')[2]
+    if name == 'modular' and not stars or name == 'sat' and ',' not in text:
         assert verdict.correct == reference(item, text)
     if name == 'countdown' and how in ('swap', 'truncate') and reference(item, text):
         assert (

@@ -310,9 +310,9 @@ def undressed(text: str) -> str:
         before = text
         text = text.strip().removesuffix('.').lstrip('#')
         for head, tail in _WRAPPINGS:
-            is_wrapped = text.startswith(head) and text.endswith(tail)
-            if is_wrapped and len(text) > len(head) + len(tail):
-                text = text[len(head):-len(tail)]
+            inside = text[len(head):-len(tail)]
+            if inside and text == head + inside + tail and head not in inside:
+                text = inside
         value_of, _, value = text.rpartition('=')
         value_of = value_of.replace(r'\times', '*').replace(r'\cdot', '*').strip()
         if _SAID_TO_BE.fullmatch(value_of):
