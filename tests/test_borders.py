@@ -170,10 +170,69 @@ def test_other_names_are_called_by_position_and_bound_knobs_are_no_signals():
     )
 
 
+def copies(given):
+    "A copy of every tensor that a stage is given, by name."
+    parts = {name: value for name, (value, _) in stage_inputs(given).items()}
+    return {name: x.detach().clone() for name, x in parts.items() if torch.is_tensor(x)}
+
+
+def changed_bytes(call, given):
+    "The tensors that have other numbers after a call, whatever way they were written in."
+    before = copies(given)
+    call(given)
+    after = copies(given)
+    assert before.keys() == after.keys()
+    same = {
+        name: torch.equal(x.nan_to_num(9e9), after[name].nan_to_num(9e9))
+        for name, x in before.items()
+    }
+    return [name for name, is_same in same.items() if not is_same]
+
+
 @over(*ARGUMENTS)
 def test_no_stage_changes_what_it_is_given(info):
+    stage = ready(info.name, info.kind)
+    beside = more(info)
     given = inputs(info.kind)
-    ready(info.name, info.kind)(*given.values(), **more(info))  # would be refused
+
+    def call(everything):
+        arguments = [everything[name] for name in given]
+        signals = {name: everything[name] for name in beside}
+        stage(*arguments, **signals)  # what torch counts would be refused
+
+    assert changed_bytes(call, {**beside, **given}) == []
+
+
+def test_a_write_past_the_count_of_torch_is_seen_by_the_contract():
+    "The guard of a run does not see it, as its docstring says; the contract does."
+
+    def own(rewards, group):
+        rewards.data.mul_(2)
+        return rewards - 1
+
+    stage = ready(own, 'advantage')
+    assert changed_bytes(lambda given: stage(*given.values()), inputs('advantage')) == ['rewards']
+    assert '`.data`' in stage_inputs.__doc__
+
+
+def test_a_stage_that_writes_into_the_weights_is_refused():
+    policy = random_policy()
+    weights = dict(policy.model.named_parameters())
+    first = next(iter(weights))
+
+    def own(policy, items, group, *, seed, temperature):
+        with torch.no_grad():
+            weights[first].add_(1)
+
+    def slyly(policy, items, group, *, seed, temperature):
+        weights[first].data.add_(1)
+
+    given = dict(policy=policy, items=[], group=2)
+    how = dict(seed=0, temperature=1.0)
+    text = said(lambda: ready(own, 'sampler')(*given.values(), **how), ValueError)
+    assert f'own changed policy.{first},' in text
+    call = ready(slyly, 'sampler')
+    assert changed_bytes(lambda given: call(*given.values(), **how), given) == [f'policy.{first}']
 
 
 WAYS = {
@@ -350,7 +409,10 @@ WRONG_RUN = {
     'seed': [None, '0', True],
     'steps': [None, '3', True],
     'seconds': [None, '3'],
+    'row_digests': [None, ['0']],
 }
+
+MAY_BE_MISSING = ('steps', 'seconds', 'row_digests')
 
 
 def test_every_field_of_a_run_that_is_read_is_looked_at(tmp_path, small_policy, easy):
@@ -358,7 +420,7 @@ def test_every_field_of_a_run_that_is_read_is_looked_at(tmp_path, small_policy, 
     file = tmp_path / 'run.json'
     good = json.loads(file.read_text())
     for field, values in WRONG_RUN.items():
-        for value in [*values, 'missing'] if field not in ('steps', 'seconds') else values:
+        for value in [*values, 'missing'] if field not in MAY_BE_MISSING else values:
             file.write_text(
                 json.dumps({k: v for k, v in {**good, field: value}.items() if v != 'missing'})
             )
@@ -421,6 +483,36 @@ def test_metrics_of_another_run_are_refused(tmp_path, small_policy, easy):
     (tmp_path / 'mine' / 'metrics.jsonl').unlink()
     with pytest.warns(UserWarning, match='nothing is lost'):
         assert without_times(again(4).rows)[:3] == without_times(run.rows)
+
+
+@pytest.mark.parametrize(
+    'killed', [False, True], ids=['finished', 'killed before its first checkpoint']
+)
+def test_metrics_of_another_run_are_refused_without_a_checkpoint(
+    tmp_path, small_policy, easy, killed
+):
+    _, again = stored(tmp_path / 'mine', small_policy, easy)
+    stored(tmp_path / 'other', small_policy, easy, lr=1e-2, temperature=2.0)
+    shutil.rmtree(tmp_path / 'mine' / 'checkpoints')
+    own = (tmp_path / 'mine' / 'metrics.jsonl').read_text()
+    foreign = (tmp_path / 'other' / 'metrics.jsonl').read_text()
+    if killed:
+        file = tmp_path / 'mine' / 'run.json'
+        config = json.loads(file.read_text())
+        config['row_digests'].pop('2')
+        file.write_text(json.dumps(config))
+    files = [foreign, foreign.splitlines(keepends=True)[0]]
+    if not killed:  # the same first step, as of two methods that part later
+        files.append(
+            own.splitlines(keepends=True)[0] + ''.join(foreign.splitlines(keepends=True)[1:])
+        )
+    for text in files:
+        (tmp_path / 'mine' / 'metrics.jsonl').write_text(text)
+        for call in (again, lambda: Run.load(tmp_path / 'mine')):
+            assert 'metrics.jsonl is of another run than the run.json' in said(call, ValueError)
+        assert (tmp_path / 'mine' / 'metrics.jsonl').read_text() == text
+    (tmp_path / 'mine' / 'metrics.jsonl').write_text(own)
+    assert len(Run.load(tmp_path / 'mine').rows) == 3
 
 
 # stages of somebody's own in stored recipes

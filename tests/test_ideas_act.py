@@ -3,10 +3,12 @@
 Two recipes that end in the same weights, bit for bit, are one recipe with two names: a clip in a
 batch that is used once, a filter that is never crossed, a reset that never comes. So each recipe is
 trained beside its parent, at its own settings of all that makes the method (sizes are small), and
-so is each of several changes that it makes beside the same recipe without that change.
+so is each of several changes that it makes beside the same recipe without that change. Siblings
+and more distant relatives are compared as well: two children may leave their parent by one step.
 """
 
 from functools import cache
+from itertools import combinations
 import pytest, torch
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import LOOP_FIELDS, RECIPES, STAGE_FIELDS, load_stages, recipe, use
@@ -207,6 +209,56 @@ def test_each_change_of_a_recipe_acts(key):
     name, field = key.split('.')
     made = recipe(name)
     assert_acts(key, made, made.but(**{field: made.diff()[field][0]}))
+
+
+# Two recipes, neither of which is the other's parent, that are one at their own settings: why.
+TWINS = {}
+
+
+def some_weights(vector):
+    "Every fiftieth weight: these alone cannot be further apart than all weights are."
+    return vector[::50]
+
+
+def may_be_one(mine, other, steps):
+    "Whether two recipes are near each other in a part of the weights; if not, they are two."
+    a, b, base = (
+        run_of(made_small(made), 'easy').at(n)
+        for made, n in ((mine, steps), (other, steps), (mine, 0))
+    )
+    come = max(float((x - base).norm()) for x in (a, b))
+    return float((some_weights(a) - some_weights(b)).norm()) <= DIFFERENT * come
+
+
+def is_one(mine, other, steps):
+    return may_be_one(mine, other, steps) and distance(mine, other, steps) <= DIFFERENT
+
+
+def later_step(*names):
+    return max(LATER.get(name, (STEPS,))[0] for name in names)
+
+
+def one_recipe(first, second):
+    "Whether two recipes are one, even where each of them should have left its parent."
+    mine, other = recipe(first), recipe(second)
+    return is_one(mine, other, STEPS) and is_one(mine, other, later_step(first, second))
+
+
+def test_no_recipe_is_another_of_its_relatives():
+    pairs = [
+        (first, second)
+        for first, second in combinations(OURS, 2)
+        if RECIPES[first].parent != second and RECIPES[second].parent != first
+    ]
+    siblings = [pair for pair in pairs if RECIPES[pair[0]].parent == RECIPES[pair[1]].parent]
+    assert len(siblings) > 300
+    found = {pair for pair in pairs if one_recipe(*pair)}
+    assert found == set(TWINS), 'one recipe with two names'
+
+
+def test_two_names_for_one_recipe_are_noticed():
+    again = recipe('grpo_kl').but(name='the same under another name')
+    assert is_one(again, recipe('grpo_kl'), STEPS) and not is_one(again, recipe('dr_grpo'), STEPS)
 
 
 def test_the_tables_name_what_there_is():

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 import zlib
 
 import numpy as np
@@ -785,6 +786,9 @@ def test_each_run_counts_how_often_its_mechanism_acted(tiny_folder, easy, lively
 
     several, one = row(lively), row(lively.but(epochs=1, minibatch=None))
     assert several['cut_above'] + several['cut_below'] > 0 == one['cut_above'] == one['cut_below']
+    assert several['cut_against'] == 0  # a plain clip holds on to what went the wrong way
+    dual = row(lively.but(objective=use('dual_clip', c=1.0001)))
+    assert 0 < dual['cut_against'] <= dual['cut_above']
     assert row(lively.but(objective='policy_gradient'))['cut_above'] == 0
     chosen = row(lively.but(select=half))
     assert (
@@ -793,6 +797,35 @@ def test_each_run_counts_how_often_its_mechanism_acted(tiny_folder, easy, lively
         and 0.4 < chosen['weight_zero'] < 0.7
     )
     assert one['rows_dropped'] == one['weight_zero'] == one['rows_other'] == 0
+
+
+def test_a_selection_that_keeps_nothing_is_told_once_a_run(tiny_folder, easy, lively):
+    from rl4llm.core.policy import Policy
+
+    class rarely:
+        "Keeps all rows of the third step, and none of the others."
+
+        def __init__(self):
+            self.steps = 0
+
+        def __call__(self, rollouts, adv):
+            self.steps += 1
+            kept = torch.full((len(adv),), self.steps == 3)
+            return torch.ones_like(adv), kept
+
+        def state_dict(self):
+            return dict(steps=self.steps)
+
+        def load_state_dict(self, state):
+            self.steps = state['steps']
+
+    for _ in range(2):  # of a second run it is told again
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter('always')
+            run = train(Policy.load(tiny_folder), easy, lively.but(select=rarely), steps=4)
+        (told,) = [str(w.message) for w in caught if 'none of' in str(w.message)]
+        assert told.startswith(f'step 0: rarely kept none of {run.rows[0]["rows"]} rows')
+        assert [row['updates'] > 0 for row in run.rows] == [False, False, True, False]
 
 
 # -- mini-batches

@@ -45,6 +45,22 @@ def test_it_differs_from_its_method_in_one_knob(name):
     assert 'placebo(' in repr(after) and made.fingerprint() != method.fingerprint()
 
 
+@every_placebo
+def test_a_run_of_the_method_is_not_taken_for_one_of_its_placebo(name):
+    from rl4llm.training.run_identity import check_same_run, code_digests
+
+    def config(made):
+        alike = dict(task_settings='easy', seed=0, weights='the same', bf16=False)
+        code = code_digests(made)
+        return dict(alike, recipe=made.to_dict(), code=code, fingerprint=made.fingerprint())
+
+    made, method = recipe(name), recipe(recipe(name).parent)
+    check_same_run(config(method), config(recipe(method.name)), 'runs/a')
+    for old, new in ((method, made), (made, method)):
+        with pytest.raises(ValueError, match='runs/a holds another run'):
+            check_same_run(config(old), config(new), 'runs/a')
+
+
 def ones(rewards, group, *, rollouts):
     return torch.ones_like(rewards)
 

@@ -9,6 +9,7 @@ from rl4llm.app.diagnosis import (
     find_packages,
     find_setup,
     install_command,
+    requirements,
     unfit,
 )
 from rl4llm.core.settings_file import (
@@ -240,6 +241,78 @@ def test_doctor_gives_the_command_for_what_is_missing():
     assert install_command('lab').endswith(('-e ".[lab]"', '"rl4llm[lab]"'))
     lacking = [r for r in find_packages() if r.what.startswith('extra') and r.ok is None]
     assert all('pip install' in r.mend and r.what.split()[1] in r.mend for r in lacking)
+
+
+def live_plot():
+    from types import SimpleNamespace
+    from rl4llm.training.callbacks import LivePlot
+
+    LivePlot().draw(SimpleNamespace())
+
+
+def board():
+    from types import SimpleNamespace
+    from rl4llm.widgets.dashboard import dashboard_widget
+
+    dashboard_widget(SimpleNamespace(parts=None))
+
+
+def knob():
+    from types import SimpleNamespace
+    from rl4llm.widgets.panels import knob_widget
+
+    knob_widget(SimpleNamespace(label='', kind='choice'), 0)
+
+
+def trl_data():
+    from rl4llm.rewards import items_dataset
+
+    items_dataset('countdown', 1)
+
+
+EXTRAS = {
+    'ipywidgets': ('lab', [board, knob]),
+    'IPython': ('lab', [live_plot]),
+    'datasets': ('scale', [trl_data]),
+}
+
+
+@pytest.mark.parametrize('package', EXTRAS)
+def test_the_error_about_a_missing_package_names_its_extra(package, monkeypatch):
+    extra, calls = EXTRAS[package]
+    for name in [name for name in sys.modules if name.partition('.')[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    for call in calls:
+        with pytest.raises(ModuleNotFoundError) as e:
+            call()
+        said = str(e.value)
+        assert f'needs the package {package}, which' in said and '\n' not in said
+        assert said.endswith(install_command(extra)) and f'[{extra}]' in said
+
+
+GUARDED = {'course/exercises.py': {'IPython'}, 'widgets/panels.py': {'IPython'}}  # only in a kernel
+
+
+def test_no_optional_package_is_imported_without_a_word():
+    "What an extra brings is imported by `import_optional`, each use of which is tried above."
+    import ast
+    import rl4llm
+
+    folder = Path(rl4llm.__file__).parent
+    brought = {'IPython', *requirements('lab'), *requirements('scale'), *requirements('dev')}
+    brought = {name.replace('-', '_') for name in brought} - set(requirements())
+    asked = set()
+    for file in folder.rglob('*.py'):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            plain = {name.partition('.')[0] for name in names} & brought
+            assert plain <= GUARDED.get(str(file.relative_to(folder)), set()), (file, plain)
+            if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'import_optional':
+                asked.add(node.args[0].value.partition('.')[0])
+    assert asked == set(EXTRAS)
 
 
 def test_doctor_reports_wrong_settings_instead_of_failing():

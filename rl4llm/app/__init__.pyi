@@ -59,8 +59,6 @@ from .diagnosis import find_compute as find_compute
 from .diagnosis import find_model as find_model
 from .diagnosis import find_packages as find_packages
 from .diagnosis import find_setup as find_setup
-from .diagnosis import install_command as install_command
 from .diagnosis import installed as installed
 from .diagnosis import native_bf16 as native_bf16
-from .diagnosis import requirements as requirements
 from .diagnosis import unfit as unfit

@@ -331,6 +331,11 @@ def measured_verdict(claim) -> str:
     "The verdict that the stored runs of a claim give, whatever has changed since."
     claim = claim_named(claim)
     verdicts = _verdicts(claim, study_file(claim.study).stat().st_mtime_ns)
+    return _together(verdicts)
+
+
+def _together(verdicts) -> str:
+    "The word for a claim, from the verdicts on its parts."
     if 'no verdict yet' in verdicts: return 'no verdict yet'
     held = verdicts.count('holds')
     if held == len(verdicts): return 'reproduced'

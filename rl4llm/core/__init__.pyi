@@ -223,9 +223,13 @@ from .signals import writer_of as writer_of
 from .sources import file_of as file_of
 from .sources import notebook_of as notebook_of
 from .sources import root_folder as root_folder
+from .storage import extra_of as extra_of
+from .storage import import_optional as import_optional
+from .storage import install_command as install_command
 from .storage import pack as pack
 from .storage import read_json as read_json
 from .storage import readable_json as readable_json
+from .storage import requirements as requirements
 from .storage import unpack as unpack
 from .storage import versions as versions
 from .storage import write_atomic as write_atomic

@@ -32,7 +32,10 @@ _TAKE_SIGNALS = tuple(GIVEN)             # kinds of stages that may ask for more
 
 # %% ../../nbs/core/13_ready_stages.ipynb #ac5374b8
 def stage_inputs(given: dict, head: str = '') -> dict:
-    "What a stage is given, down to single tensors, and how often each was changed in place."
+    """What a stage is given, down to single tensors, and how often each was changed in place.
+
+    Of a policy, its weights. What is written through `.data` is not counted by torch, and not seen.
+    """
     found = {}
     for name, value in given.items():
         if isinstance(value, (Rollouts, dict)):
@@ -41,6 +44,9 @@ def stage_inputs(given: dict, head: str = '') -> dict:
         else:
             is_counted = isinstance(value, Tensor) and not value.is_inference()
             found[f'{head}{name}'] = value, value._version if is_counted else None
+        model = getattr(value, 'model', None)
+        if hasattr(model, 'named_parameters'):
+            found |= stage_inputs(dict(model.named_parameters()), f'{head}{name}.')
     return found
 
 

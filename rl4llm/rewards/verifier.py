@@ -12,6 +12,7 @@ from collections.abc import Mapping
 # %% ../../nbs/rewards/00_verifier.ipynb #667e261f
 from ..core.registry import stage
 from ..core.reward_calls import shown
+from ..core.storage import import_optional
 from ..tasks.protocol import Item, as_task, verdict_of
 
 # %% ../../nbs/rewards/00_verifier.ipynb #4ad3e23c
@@ -106,13 +107,9 @@ def items_dataset(problems, n: int, *, seed: int = 0, split: str = 'train', chat
 
     problems: a task, or the name of one.
     chat: prompts as messages of a chat.
-    Raises ImportError if `datasets` is not installed.
+    Raises ModuleNotFoundError if `datasets` is not installed.
     """
-    try:
-        from datasets import Dataset
-    except ImportError as error:
-        raise ImportError("a data set for TRL needs the package datasets: "
-                          "pip install 'rl4llm[scale]'.") from error
+    Dataset = import_optional('datasets', "a data set for TRL").Dataset
     made = as_task(problems)
     items = made.sample(n, seed=seed, split=split)
     asked = [made.prompt(item, 'text') for item in items]

@@ -178,7 +178,8 @@ def base_evaluations(study, phase: str) -> dict[str, dict]:
 # %% ../../nbs/studies/01_study.ipynb #7618c09c
 _KEPT_METRICS = ('reward', 'entropy', 'entropy_trained', 'signal', 'grad_norm', 'kl', 'moved',
                 'length', 'length_right', 'length_wrong', 'updates', 'trained_tokens', 'tokens',
-                'policy_entropy', 'cut_above', 'cut_below', 'weight_changed', 'rows_dropped')
+                'policy_entropy', 'cut_above', 'cut_below', 'cut_against', 'weight_changed',
+                'rows_dropped')
 
 # %% ../../nbs/studies/01_study.ipynb #ee254ced
 class EvaluateApart(Evaluate):

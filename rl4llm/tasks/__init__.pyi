@@ -61,6 +61,7 @@ from .protocol import split_steps as split_steps
 from .protocol import task as task
 from .protocol import task_of as task_of
 from .protocol import tasks as tasks
+from .protocol import undressed as undressed
 from .protocol import verdict_of as verdict_of
 from .rollout_format import item_of as item_of
 from .rollout_format import item_record as item_record

@@ -10,7 +10,7 @@ __all__ = ['chain_values', 'random_chain', 'demonstrate_modular', 'written_value
 import random, re
 from dataclasses import dataclass
 from .protocol import Item, Verdict, add_task, check_dial, draw_distinct
-from .protocol import final_answer, split_steps
+from .protocol import final_answer, split_steps, undressed
 
 # %% ../../nbs/tasks/02_modular.ipynb #04679054
 def _updated(x: int, op: str, y: int) -> int:
@@ -84,6 +84,7 @@ def verify_modular(item: Item, text: str) -> Verdict:
     """
     values = chain_values(item)
     body = final_answer(text)
+    body = None if body is None else undressed(body)
     readable = body is not None and _NUMBER.fullmatch(body)
     if readable and int(body) == values[-1]:
         return Verdict(True, 1., None, body, 'correct')

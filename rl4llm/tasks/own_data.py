@@ -17,7 +17,7 @@ from pathlib import Path
 from ..core.fingerprint import called_code
 from ..core.reward_calls import finite_number, shown
 from .protocol import (SPLITS, Item, Verdict, VerifierFailed, as_verdict,
-                                   final_answer, in_words, keep_task, split_of)
+                                   final_answer, in_words, keep_task, split_of, undressed)
 
 # %% ../../nbs/tasks/05_own_data.ipynb #fc409624
 _LONGEST = 2000
@@ -48,7 +48,16 @@ def said_answer(text: str) -> str | None:
     said = last_line.rpartition('####')[2]
     if len(said) > _LONGEST: return None
     begun = _SAID.match(said)
-    return said[begun.end() if begun else 0:].strip() or None
+    if begun:
+        said = _behind(said, begun.end())
+    return said.strip() or None
+
+
+def _behind(said: str, start: int) -> str:
+    "What stands behind the beginning of a line, without the end of its bold type."
+    rest = said[start:].strip()
+    if said.count('**', 0, start) % 2 == 0: return rest
+    return rest[2:] if rest.startswith('**') else rest.removesuffix('.').removesuffix('**')
 
 # %% ../../nbs/tasks/05_own_data.ipynb #0e122023
 _MONEY = re.compile(r'^([-+]?)[$€£]\s?')
@@ -60,11 +69,14 @@ _MIXED = re.compile(r'([-+]?)(\d{1,40})\s(\d{1,40}/[1-9]\d{0,40})')
 _FRACTION = re.compile('([-+]?)([¼-¾⅐-⅞↉])')
 _WIDE = re.compile('[！-～¼-¾⅐-⅞↉]')
 _SIGNS = str.maketrans('−–⁄∕', '--//')
+_THIN_SPACE = re.compile(r'(?<=\d)(?:\\,|[\u00a0\u2009\u202f])(?=\d{3}(?!\d))')
+_TEX_FRACTION = re.compile(r'([-+]?)\\[dt]?frac\s?\{(\d{1,40})\}\s?\{(\d{1,40})\}')
 
 
 def _plain_signs(text: str) -> str:
     "Full-width signs as ordinary ones, `2½` as `2 1/2`; superscripts stay what they are."
-    apart = _FRACTION.sub(r' \1\2 ', text.translate(_SIGNS))
+    close = _THIN_SPACE.sub('', text)
+    apart = _FRACTION.sub(r' \1\2 ', close.translate(_SIGNS))
     plain = _WIDE.sub(lambda sign: unicodedata.normalize('NFKC', sign[0]), apart)
     return plain.translate(_SIGNS)
 
@@ -82,6 +94,15 @@ def _number_of(text: str) -> Fraction | None:
     return Fraction(over.strip()) / Fraction(under.strip() or 1)
 
 
+def _bare_number(text: str) -> str:
+    "A number without its wrapping and without TeX: `**7**` is `7`, `7{,}000` is `7,000`."
+    bare = undressed(text)
+    if len(bare) > 200: return bare
+    for written, plain in (('{,}', ','), ('\\$', '$'), ('\\%', '%'), ('\\,', ' ')):
+        bare = bare.replace(written, plain)
+    return _TEX_FRACTION.sub(r' \1\2/\3', bare).strip()
+
+
 def plain_answer(said: str) -> str:
     "One name for all ways to write an answer: `$1,200.00` is `1200`, ` Paris.` is `paris`."
     return _plain_parts(said)[0]
@@ -93,9 +114,16 @@ def _plain_parts(said: str) -> tuple[str, str]:
     text = ' '.join(text.split()).strip('"\'`').strip().removesuffix('.').strip()
     if text.startswith('$') and text.endswith('$'):
         text = text[1:-1].strip()                      # the dollar signs of a formula
-    value = _number_of(_MONEY.sub(r'\1', text).removesuffix('%').strip())
-    if value is None: return text, ''
-    return str(value), ''.join(sign for sign in '$€£%' if sign in text)
+    number = _bare_number(text)
+    value = _number_of(_MONEY.sub(r'\1', number).removesuffix('%').strip())
+    if value is None: return _not_bold(text), ''
+    return str(value), ''.join(sign for sign in '$€£%' if sign in number)
+
+
+def _not_bold(text: str) -> str:
+    "A text without the stars around it that make it bold."
+    is_bold = text.startswith('**') and text.endswith('**') and text.count('**') == 2
+    return text[2:-2].strip().removesuffix('.') if is_bold else text
 
 # %% ../../nbs/tasks/05_own_data.ipynb #46463454
 def _accepted(answer) -> set[tuple[str, str]]:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SPLITS', 'Item', 'Verdict', 'split_of', 'draw_distinct', 'Task', 'add_task', 'tasks', 'keep_task', 'levels', 'task',
            'task_of', 'VerifierFailed', 'verdict_of', 'as_verdict', 'in_words', 'as_task', 'check_dial', 'final_answer',
-           'split_steps']
+           'undressed', 'split_steps']
 
 # %% ../../nbs/tasks/00_protocol.ipynb #77e23dca
 import hashlib, importlib, random, re
@@ -293,6 +293,31 @@ def final_answer(text: str) -> str | None:
         body, closed, tail = inside.partition('</answer>')
         if counts != (1, 1) or not closed or tail.strip(): return None
     return body.strip() if len(body) <= _ANSWER_LIMIT else None
+
+# %% ../../nbs/tasks/00_protocol.ipynb #fd71122f
+_DRESSED = 200                       # characters; nothing longer is a number in a wrapping
+_WRAPPINGS = (('**', '**'), ('__', '__'), ('*', '*'), ('_', '_'), ('`', '`'), ('$$', '$$'),
+              ('$', '$'), (r'\(', r'\)'), (r'\[', r'\]'))
+_WRAPPINGS += tuple((f'\\{name}{{', '}')
+                    for name in ('boxed', 'text', 'textbf', 'mathbf', 'mathrm'))
+_SAID_TO_BE = re.compile(r'[a-z]\w{0,19}|[\d\s.()+*/×·÷=^-]{0,200}', re.IGNORECASE)
+
+
+def undressed(text: str) -> str:
+    "An answer without bold type, signs of a formula, a full stop, `=` or `x =` around it."
+    before = None
+    while text != before and len(text) <= _DRESSED:
+        before = text
+        text = text.strip().removesuffix('.').lstrip('#')
+        for head, tail in _WRAPPINGS:
+            inside = text[len(head):-len(tail)]
+            if inside and text == head + inside + tail and head not in inside:
+                text = inside
+        value_of, _, value = text.rpartition('=')
+        value_of = value_of.replace(r'\times', '*').replace(r'\cdot', '*').strip()
+        if _SAID_TO_BE.fullmatch(value_of):
+            text = value
+    return text
 
 # %% ../../nbs/tasks/00_protocol.ipynb #98941f91
 def _border(run) -> str:

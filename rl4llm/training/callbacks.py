@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 # %% ../../nbs/training/04_callbacks.ipynb #f3373735
 from ..core.registry import nearest_names
 from ..core.settings_file import check_real, check_whole
-from ..core.storage import pack
+from ..core.storage import import_optional, pack
 from .checkpoints import save_checkpoint, pack_stages
 from .evaluation import check_exam, evaluate, is_exam_of
 from .run_identity import identity
@@ -202,7 +202,7 @@ class LivePlot:
 
     def draw(self, state):
         import matplotlib.pyplot as plt
-        from IPython.display import display
+        display = import_optional('IPython.display', 'a live plot').display
         figure = plot_metrics(state.run, self.metrics)
         self.handle = self.handle or display(figure, display_id=True)
         if self.handle is not None:
@@ -259,6 +259,7 @@ UNITS = {
     'policy_entropy': 'entropy at temperature 1 (nats)',
     'cut_above': 'share of tokens cut off above ratio 1',
     'cut_below': 'share of tokens cut off below ratio 1',
+    'cut_against': 'share of tokens cut off that moved against their advantage',
     'loss': 'loss',
     'tokens': 'tokens',
 }

@@ -58,6 +58,7 @@ class TrainState:
     stop: bool = False               # set by a callback to end the run
     rollouts: Rollouts | None = None   # of the present step
     batch: Batch | None = None       # what the selection left of them
+    told_empty: bool = False         # whether it was told that nothing was left of a step's rows
     snapshot: tuple | None = None    # weights and optimiser before this step: (step, tensors)
     checkpoint: Path | None = None   # where the run was continued from
     callbacks: list = field(default_factory=list)
@@ -337,6 +338,16 @@ def set_learning_rate(state: TrainState) -> None:
     for group in state.optimiser.param_groups:
         group['lr'] = state.recipe.lr * warm
 
+# %% ../../nbs/training/06_loop.ipynb #50ddd2ad
+def _warn_of_empty_step(state: TrainState, rows: int) -> None:
+    "Warn, once a run, that the selection has kept no row, so that a step trains nothing."
+    if state.told_empty: return
+    state.told_empty = True
+    warnings.warn(f"step {state.step}: {state.stages.select.name} kept none of {rows} rows, so "
+                  "this step trains nothing. It is told once a run; `updates` is 0 in the metrics "
+                  "of every such step. If there are many, take problems that are neither always "
+                  "nor never solved, or larger groups.", stacklevel=5)
+
 # %% ../../nbs/training/06_loop.ipynb #ddc87317
 def needed_by_updates(stages: Stages, several: bool) -> set:
     """The signals to be computed before the first update.
@@ -356,7 +367,9 @@ def update(state: TrainState, rollouts, adv, limit: float) -> list[dict]:
     stages = state.stages
     batch, _ = select_rows(stages, rollouts, adv, **state.world)
     state.batch = batch
-    if batch is None: return []
+    if batch is None:
+        _warn_of_empty_step(state, len(rollouts))
+        return []
     parts = mini_batches(batch.rows.group, recipe.minibatch, bool(stages.keep_whole),
                          seed=int(fold(state.seed, state.step, 4)))
     several = recipe.epochs * len(parts) > 1

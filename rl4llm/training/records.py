@@ -193,9 +193,20 @@ class Run:
 
 # %% ../../nbs/training/01_records.ipynb #530e3291
 def save_run(run) -> None:
-    "Write `run.json` atomically (nothing for a run in memory)."
-    if run.path is not None:
-        write_atomic(run.path / 'run.json', json.dumps(run.config, indent=1))
+    """Write `run.json` atomically (nothing for a run in memory).
+
+    It names the first and the last row of metrics by their digests.
+    """
+    if run.path is None: return
+    ends = run.rows[:1] + run.rows[-1:]
+    run.config['row_digests'] = {str(row['step']): _row_digest(row) for row in ends}
+    write_atomic(run.path / 'run.json', json.dumps(run.config, indent=1))
+
+
+def _row_digest(row: dict) -> str:
+    "Sixteen hex digits of a row of metrics, times apart."
+    told = {name: row[name] for name in sorted(row) if not name.startswith('seconds')}
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 # %% ../../nbs/training/01_records.ipynb #5227b260
 def log_metrics(run, row: dict) -> None:
@@ -203,6 +214,8 @@ def log_metrics(run, row: dict) -> None:
     run.rows.append(row)
     if run.path is None: return
     run.path.mkdir(parents=True, exist_ok=True)
+    if len(run.rows) == 1:
+        save_run(run)                # a file of metrics of another run is known by its first row
     with open(run.path / 'metrics.jsonl', 'a') as file:
         file.write(_lines([row]))
 
@@ -272,6 +285,19 @@ def _check_same_metrics(saved: dict, there: dict, file) -> None:
                      f"{max(saved)}.")
 
 
+def _check_noted_metrics(noted: dict, there: dict, file) -> None:
+    """Raises ValueError if a row of `file` is not the one that `run.json` has noted.
+
+    noted: digests by step. there: rows by step.
+    """
+    for step, digest in noted.items():
+        row = there.get(int(step))
+        if row is None or _row_digest(row) == digest: continue
+        raise ValueError(f"{file} is of another run than the run.json beside it, which has noted "
+                         f"other metrics of step {step}. Put the run's own file there, or move "
+                         "this one away.")
+
+
 def _first_difference(row: dict, other: dict) -> str | None:
     "The first metric in which two rows differ, times apart; None if they tell the same."
     names = [name for name in {**row, **other} if not name.startswith('seconds')]
@@ -279,16 +305,19 @@ def _first_difference(row: dict, other: dict) -> str | None:
     return next((name for name, (mine, its) in pairs.items() if mine != its), None)
 
 # %% ../../nbs/training/01_records.ipynb #fbdc72be
-def _mended_metrics(folder) -> list[dict]:
+def _mended_metrics(folder, noted: dict) -> list[dict]:
     """The rows of a run's metrics; what is missing or damaged comes from its checkpoints.
 
+    noted: digests of rows by step, asked where there is no checkpoint.
     Warns of damage and of steps that nobody knows. Raises ValueError for metrics that are of
-    another run than the checkpoints.
+    another run than the checkpoints or than these.
     """
     rows, damaged = read_metrics(Path(folder) / 'metrics.jsonl')
     there = {row['step']: row for row in rows}
     saved = _checkpoint_metrics(folder)
     _check_same_metrics(saved, there, Path(folder) / 'metrics.jsonl')
+    if not saved:
+        _check_noted_metrics(noted, there, Path(folder) / 'metrics.jsonl')
     known = {**saved, **there}
     missing = [step for step in range(max(known, default=-1) + 1) if step not in there]
     lost = [step for step in missing if step not in known]
@@ -331,7 +360,8 @@ def _lines(rows: list[dict]) -> str:
 _CONFIG = {'recipe': (dict, 'a table with a name'), 'seconds': ((int, float), 'a number')}
 _CONFIG |= {name: (str, 'a text') for name in ('task', 'model')}
 _CONFIG |= {name: (int, 'a whole number') for name in ('seed', 'steps')}
-_NOT_ALWAYS = ('steps', 'seconds')               # a run that has not begun does not have them
+_CONFIG['row_digests'] = (dict, 'a table of digests by step')
+_NOT_ALWAYS = ('steps', 'seconds', 'row_digests')     # of runs that have not begun, or older ones
 
 
 def _check_config(config, file) -> dict:
@@ -373,7 +403,7 @@ def run_in(path, config: dict) -> Run:
     "The run of a `config` whose metrics and evaluations lie in the folder `path`."
     path = Path(path)
     run = Run(config, path)
-    run.rows = _mended_metrics(path)
+    run.rows = _mended_metrics(path, config.get('row_digests', {}))
     run.evaluations = _read_evaluations(path / 'evaluations', last=config.get('steps', math.inf))
     return run
 

@@ -43,6 +43,8 @@ METRICS = {
     'trained_tokens': 'tokens in rows that the loss depends on, summed over the updates',
     'cut_above': 'share of tokens with an advantage that the objective let go of, above ratio 1',
     'cut_below': 'the same below ratio 1',
+    'cut_against': 'the part of both that had moved against its advantage: what a dual clip or a '
+                   'limit on the ratio let go of, and a plain clip does not',
     'weight_zero': 'share of the tokens left by the selection whose weight is 0',
     'weight_changed': 'share of them whose weight is not 1',
     'rows_dropped': 'rows that the selection left out',
@@ -110,9 +112,20 @@ def sums_of(batch: Batch, seen, logp, entropy, cut) -> dict:
     moved = ratio.abs() > 0.2
     counts = dict(tokens=int(seen.sum()), moved=int(moved.sum()))
     counts['with_advantage'] = int(trained_tokens(batch).sum())
-    for name, tokens in zip(('cut_above', 'cut_below'), cut or (seen[:0], seen[:0])):
-        counts[name] = int(tokens.sum())
+    counts |= _cut_counts(batch, cut)
     return dict(entropy=float((entropy * seen).sum()), kl=float(kl.sum()), **counts)
+
+
+_CUT = ('cut_above', 'cut_below', 'cut_against')
+
+
+def _cut_counts(batch: Batch, cut) -> dict:
+    "Numbers of tokens that the objective let go of; with nothing in `cut`, of none."
+    if not cut: return dict.fromkeys(_CUT, 0)
+    above, below = cut
+    against = (above & (batch.adv < 0)) | (below & (batch.adv > 0))
+    counts = [int(tokens.sum()) for tokens in (above, below, against)]
+    return dict(zip(_CUT, counts))
 
 # %% ../../nbs/training/05_step_metrics.ipynb #a62e7b91
 def metrics_of_updates(updates: list) -> dict:
@@ -128,7 +141,7 @@ def metrics_of_updates(updates: list) -> dict:
     means['entropy_trained'] = mean('entropy', used)
     means |= {name: mean(name, used) for name in ('kl', 'moved')}
     driven = max(1, total('with_advantage'))
-    cut = {name: total(name) / driven for name in ('cut_above', 'cut_below')}
+    cut = {name: total(name) / driven for name in _CUT}
     return dict(**means, trained_tokens=used, **cut)
 
 # %% ../../nbs/training/05_step_metrics.ipynb #76f42272

@@ -17,6 +17,7 @@ import torch
 from ..analysis.passk import pass_at_k
 from ..analysis.plots import OKABE_ITO, UNITS, figure_html
 from ..core.settings_file import check_real
+from ..core.storage import import_optional
 from ..training.callbacks import centred_mean
 from ..training.loop import train
 from .panels import PLAIN_LOOK, bundle, element
@@ -245,7 +246,7 @@ def finish_board(board, status: str) -> None:
 # %% ../../nbs/widgets/04_dashboard.ipynb #bba44392
 def _board_parts(board) -> dict:
     "The buttons and the picture of the live form, wired to `board`."
-    import ipywidgets as w
+    w = import_optional('ipywidgets', 'a dashboard with buttons')
     over = board.status in ('finished', 'stopped') or board.error is not None
     pause = w.ToggleButton(description='Pause', icon='pause', disabled=over)
     stop = w.Button(description='Stop', icon='stop', disabled=over)
@@ -266,7 +267,7 @@ def dashboard_widget(board):
 
     Its parts are made once, and may be shown as often as you like.
     """
-    import ipywidgets as w
+    w = import_optional('ipywidgets', 'a dashboard with buttons')
     if board.parts is None:
         board.parts = _board_parts(board)
     buttons = w.HBox([board.parts['pause'], board.parts['stop']])

@@ -11,6 +11,9 @@ __all__ = ['PLAIN_LOOK', 'Control', 'slider', 'ladder', 'choice', 'several', 'sw
 import html, importlib.util, os, sys
 from dataclasses import dataclass
 
+# %% ../../nbs/widgets/01_panels.ipynb #838bf382
+from ..core.storage import import_optional
+
 # %% ../../nbs/widgets/01_panels.ipynb #feebff6d
 @dataclass(frozen=True)
 class Control:
@@ -87,7 +90,7 @@ def check_knob(controls: dict, name: str, value) -> None:
 # %% ../../nbs/widgets/01_panels.ipynb #dc706ed9
 def _slider_widget(control: Control, **common):
     "An ipywidgets slider for whole or for other numbers, lying or upright."
-    import ipywidgets as w
+    w = import_optional('ipywidgets', 'a panel with sliders')
     low, high, step = control.options
     whole = type(control.value) is int and type(step) is int
     make = w.IntSlider if whole else w.FloatSlider
@@ -99,7 +102,7 @@ def _slider_widget(control: Control, **common):
 # %% ../../nbs/widgets/01_panels.ipynb #3f480f0b
 def knob_widget(control: Control, value):
     "The ipywidgets control that `control` describes, at `value`."
-    import ipywidgets as w
+    w = import_optional('ipywidgets', 'a panel with sliders')
     label = dict(description=control.label, value=value)
     wide = dict(style={'description_width': 'initial'},
                 layout=w.Layout(width='auto', min_width='220px'))
@@ -120,7 +123,7 @@ def panel_widget(panel):
     Its controls are then in `panel.knobs`, its picture in `panel.screen`; moving one of
     the controls draws the picture anew.
     """
-    import ipywidgets as w
+    w = import_optional('ipywidgets', 'a panel with sliders')
     panel.knobs = {name: knob_widget(c, panel.values[name]) for name, c in panel.controls.items()}
     panel.screen = w.HTML(panel.html)
 
