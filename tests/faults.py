@@ -431,8 +431,20 @@ def plant(site):
         old.update(made)
     elif owner:
         setattr(holder, own, made)
+        give_default(holder.__init__, own, made)
     else:
         replace_everywhere(own, old, made)
+
+
+def give_default(made_by, name, value):
+    "Give an argument of a written `__init__` (a data class has one) another default."
+    code, defaults = getattr(made_by, '__code__', None), getattr(made_by, '__defaults__', None)
+    names = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
+    if name in names:
+        here = names.index(name)
+        made_by.__defaults__ = (*defaults[:here], value, *defaults[here + 1 :])
+    if name in (getattr(made_by, '__kwdefaults__', None) or {}):
+        made_by.__kwdefaults__[name] = value
 
 
 def replace_everywhere(name, old, new):
