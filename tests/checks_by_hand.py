@@ -106,7 +106,8 @@ def check_clip_by_cases():
 
 
 def check_aggregation_by_hand():
-    "A row of three tokens and one of one; each row alone, with the mask of both, adds up."
+    """A row of three tokens and one of one; each row alone, with the mask of both, adds up. A single
+    token is its own mean, and nothing at all is 0."""
     loss = double([[1, 2, 3, NAN], [4, NAN, NAN, NAN]])
     mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]]).bool()
     wanted = {
@@ -120,6 +121,8 @@ def check_aggregation_by_hand():
         first = aggregate(loss[:1], mask[:1], mode, whole=mask)
         second = aggregate(loss[1:], mask[1:], mode, whole=mask)
         near(first + second, value)
+        near(aggregate(double([[3]]), torch.ones(1, 1).bool(), mode), 3)
+        near(aggregate(double([[3]]), torch.zeros(1, 1).bool(), mode), 0)
 
 
 def check_kl_estimators():
