@@ -2,7 +2,8 @@
 steps of training done again the slow way. `test_mutants.py` runs them on the real code,
 `mutants.py` on code with a fault in it."""
 
-import dataclasses, math
+import dataclasses, functools, math
+from types import SimpleNamespace
 import torch
 import test_contracts as contracts
 import test_oracle as oracle
@@ -11,7 +12,7 @@ from rl4llm.analysis import pass_at_k
 from rl4llm.core.numerics import entropy_of, keyed_uniform, kl_estimate
 from rl4llm.core.policy import _whole_logits
 from rl4llm.core.registry import recipe, use
-from rl4llm.core.rollouts import share_count
+from rl4llm.core.rollouts import ORIGINS, share_count
 from rl4llm.engine.llama import response_hidden, weights_of
 from rl4llm.objectives import aggregate, gmpo, gspo, gspo_token, ppo_clip
 from rl4llm.objectives.outcome_limit import verdict_weights
@@ -105,7 +106,8 @@ def check_clip_by_cases():
 
 
 def check_aggregation_by_hand():
-    "A row of three tokens and one of one; each row alone, with the mask of both, adds up."
+    """A row of three tokens and one of one; each row alone, with the mask of both, adds up. A single
+    token is its own mean, and nothing at all is 0."""
     loss = double([[1, 2, 3, NAN], [4, NAN, NAN, NAN]])
     mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]]).bool()
     wanted = {
@@ -119,6 +121,8 @@ def check_aggregation_by_hand():
         first = aggregate(loss[:1], mask[:1], mode, whole=mask)
         second = aggregate(loss[1:], mask[1:], mode, whole=mask)
         near(first + second, value)
+        near(aggregate(double([[3]]), torch.ones(1, 1).bool(), mode), 3)
+        near(aggregate(double([[3]]), torch.zeros(1, 1).bool(), mode), 0)
 
 
 def check_kl_estimators():
@@ -186,6 +190,95 @@ def check_ratio_of_a_response():
         near(grad(lambda x: f(x, old, adv, mask, **wide).sum(), logp), wanted)
     top = -math.exp(0.1)
     near(gmpo(logp, old, alike, mask, low=0.05, high=0.1), [[top, top, 0]])
+
+
+PAPER_KNOBS = [  # stage, what is given in any case, and values of the papers for what is not
+    ('ppo_clip', {}, dict(low=0.2, high=0.2)),
+    ('dual_clip', {}, dict(low=0.2, high=0.2, c=3.0)),
+    ('ppo_preclip', {}, dict(low=0.2, high=0.2, floor=1e-3, ceiling=1e3)),
+    ('cispo', {}, dict(low=0.2, high=0.2)),
+    ('sapo', {}, dict(tau_pos=1.0, tau_neg=1.05)),
+    ('gspo', {}, dict(low=3e-4, high=4e-4)),
+    ('gspo_token', {}, dict(low=3e-4, high=4e-4)),
+    ('gmpo', {}, dict(low=0.4, high=0.4)),
+    ('truncated_is', {}, dict(cap=2.0, low=0.2, high=0.2)),
+    ('decoupled_ppo', {}, dict(low=0.2, high=0.2)),
+    ('behaviour_clip', {}, dict(low=0.2, high=0.2)),
+    ('off_policy_mask', {}, dict(delta=0.5, low=0.2, high=0.2)),
+    ('clip_cov', dict(fraction=1.0), dict(lower=1.0, upper=5.0, low=0.2, high=0.2)),
+    ('clip_cov', {}, dict(fraction=2e-4)),
+    ('kl_cov', {}, dict(fraction=2e-4, coef=1.0)),
+    ('lp_reg', {}, dict(kappa=0.02, share=0.01, beta=1.0, high=9.0)),
+    ('dph', dict(divergence='alpha'), dict(coef=0.02, alpha=0.2, low=0.2, high=0.28)),
+    ('nlpo', {}, dict(low=0.2, high=0.2)),
+    ('a_lol', {}, dict(eps=0.9)),
+    ('a_lol', dict(variant='kl'), dict(beta=0.05)),
+    ('oreal', {}, dict(positive=1.0, negative=0.5, threshold=0.5)),
+    ('pacs', {}, dict(beta=1.0, threshold=0.5)),
+    ('rover', {}, dict(rho=1.0)),
+    ('kl_penalty', {}, dict(coef=1e-3)),
+    ('entropy_bonus', {}, dict(coef=1e-3)),
+]
+
+
+def moved_rows(rows=48, width=40, vocab=6):
+    "What objectives ask for, of rows that moved by little and by much, up and down."
+    g = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    shape, far = (rows, width), double([5e-4, 0.3, 1, 8])[torch.arange(rows) % 4, None]
+    old, mask = -3 + 0.8 * normal(*shape), torch.rand(shape, generator=g) < 0.8
+    logp = old + far * (normal(*shape) / 8 + normal(rows, 1))
+    allowed = torch.rand(*shape, vocab, generator=g) < 0.5
+    allowed[..., 0] = True
+    rollouts = SimpleNamespace(
+        origin=torch.where(torch.arange(rows) % 3 < 2, 0, ORIGINS.index('replay')),
+        logp_behave=old + 0.6 * normal(rows, 1) + 0.2 * normal(*shape),
+        signals=dict(action_mask=allowed, log_mass=-normal(*shape).abs()),
+    )
+    return dict(
+        logp=logp,
+        logp_old=old,
+        adv=2 * normal(*shape),
+        mask=mask,
+        rollouts=rollouts,
+        logp_behave=rollouts.logp_behave,
+        logp_ref=old + normal(*shape),
+        entropy=normal(*shape).abs(),
+        mean_logp=-5 + normal(*shape),
+        old_mean_logp=-5 + normal(*shape),
+        old_min_p_proxies=-3 + normal(*shape, 7),
+        logits=normal(*shape, vocab),
+        tokens=torch.randint(100, shape, generator=g),
+        rewards=torch.arange(rows) % 5 / 4.0,
+        group=torch.arange(rows) // 8,
+    )
+
+
+def another(value):
+    "A value that a slip might put in place of this one."
+    return value + 1 if value < 0.01 else 2 * value
+
+
+def check_knobs_that_nobody_gives():
+    "An objective without a knob is that with the paper's value, and any other value is noticed."
+    data = moved_rows()
+    for name, given, knobs in PAPER_KNOBS:
+        stage = use(name)
+        asked = ['logp', 'mask', *stage.info.needs]
+        if stage.info.kind == 'objective':
+            asked += ['logp_old', 'adv']
+        loss = functools.partial(stage, **{k: data[k] for k in asked}, **given)
+        usual = loss()
+        near(usual, loss(**knobs), 0)
+        for knob, value in knobs.items():
+            try:
+                changed = loss(**{**knobs, knob: another(value)})
+            except ValueError:
+                continue
+            assert not torch.allclose(changed, usual, rtol=0, atol=1e-12), (name, knob)
 
 
 def check_climb_of_pass_at_k():
