@@ -2,7 +2,7 @@
 in the package that is loaded: the code of the function is replaced, so that every importer has it.
 """
 
-import ast, contextlib, copy, inspect, os, re, sys
+import ast, contextlib, copy, dataclasses, inspect, os, re, sys
 from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
@@ -431,8 +431,23 @@ def plant(site):
         old.update(made)
     elif owner:
         setattr(holder, own, made)
+        replace_default(holder, own, made)
     else:
         replace_everywhere(own, old, made)
+
+
+def replace_default(cls, name, new):
+    "Give a field of a dataclass its new default, which its `__init__` keeps for itself."
+    fields, init = getattr(cls, '__dataclass_fields__', {}), cls.__init__
+    if name not in fields or isinstance(new, dataclasses.Field):
+        return
+    if name in (init.__kwdefaults__ or {}):
+        init.__kwdefaults__[name] = new
+        return
+    names = init.__code__.co_varnames[: init.__code__.co_argcount]
+    values = list(init.__defaults__)
+    values[names.index(name) - len(names)] = new
+    init.__defaults__ = tuple(values)
 
 
 def replace_everywhere(name, old, new):

@@ -31,6 +31,8 @@ def opened(n):
 @dataclass
 class Pair:
     a: float
+    b: float = 2.0
+    c: float = 2.0
     def total(self): return self.a + 1
     @property
     def half(self): return self.a / 2
@@ -154,6 +156,7 @@ def test_faults_of_an_expression(text, wanted):
         ('Longer.total: return super().total() [+ -> -] 1', lambda u: u.Longer(3).total(), 5, 3),
         ('Pair.half: return self.a / [2 -> 3]', lambda u: u.Pair(6).half, 3, 2),
         ('Pair.least: return [min -> max](x, y)', lambda u: u.Pair.least(1, 2), 1, 2),
+        ('Pair.b: b: float = [2.0 -> 4.0]', lambda u: (u.Pair(1).b, u.Pair(1).c), (2, 2), (4, 2)),
         ('LIMIT: LIMIT = [2.0 -> 4.0]', lambda u: u.LIMIT, 2, 4),
         ("TABLE: ...BLE = {'two': lambda x: [2 -> 3] * x}", lambda u: u.TABLE['two'](3), 6, 9),
     ],
