@@ -971,7 +971,7 @@ def test_a_metric_of_a_single_step_is_its_own_curve():
 @pytest.mark.parametrize('knob, values', [('sampler', 'ab'), ('temperature', (1.0, 0.8))])
 def test_equal_rewards_of_other_samplers_are_not_equal_policies(knob, values):
     runs = [
-        made_up_run(method, 0, config=dict(recipe={knob: value}))
+        made_up_run(method, 0, name=method, config=dict(recipe={knob: value}))
         for method, value in zip(('grpo', 'rloo'), values)
     ]
     assert list(compare(runs).counts) == ['base', 'grpo', 'rloo']

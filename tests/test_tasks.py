@@ -786,6 +786,14 @@ def test_a_task_is_found_before_its_module_is_imported(monkeypatch):
         protocol._find('later')
 
 
+@pytest.mark.parametrize('wrong', [{}, set(), 3, [3], ['a', {}]], ids=repr)
+def test_what_is_no_completion_is_refused(wrong):
+    from rl4llm.rewards.verifier import text_of
+
+    with pytest.raises(ValueError, match='a completion is .* wanted a string or a list of'):
+        text_of(wrong)
+
+
 def test_vocabulary_is_fixed():
     words = vocabulary_list()
     assert (
