@@ -125,6 +125,8 @@ def test_hundred_thousand_samples():
 
 def test_shapes_and_inputs():
     assert np.ndim(pass_at_k(10, 3, 2)) == 0
+    learned = torch.tensor([3.0, 4.0], requires_grad=True)
+    assert np.array_equal(pass_at_k(10, learned, 2), pass_at_k(10, [3, 4], 2))
     assert (
         pass_at_k(10, [3, 4], 2).shape == (2,)
         and pass_at_k(10, 3, [1, 2]).shape == (2,)

@@ -406,7 +406,9 @@ def test_a_study_that_was_never_run_waits(monkeypatch, tmp_path):
 
     monkeypatch.setattr(module, 'study_file', lambda name: tmp_path / 'none.json')
     claim = claim_named('psr_narrows')
-    assert module.missing_runs().startswith(f'The runs of {sum(not c.waits for c in CLAIMS.values())} ')
+    assert module.missing_runs().startswith(
+        f'The runs of {sum(not c.waits for c in CLAIMS.values())} '
+    )
     assert claim_verdict(claim) == 'waits' and claim_rows(claim).empty
     assert (
         'rl4llm claims run psr_narrows' in claim._repr_html_()
