@@ -49,6 +49,7 @@ WITHOUT_STAGES = {  # where a fault would be silent too: test files beside those
     '*.comparison': ('test_analysis',),
     'atlas.claims': ('test_claims',),
     'tasks.*': ('test_tasks',),
+    'tasks.thinking': ('test_thinking',),
     'rewards.*': ('test_tasks',),
     'oracle.*': (),
 }

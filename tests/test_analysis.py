@@ -125,6 +125,8 @@ def test_hundred_thousand_samples():
 
 def test_shapes_and_inputs():
     assert np.ndim(pass_at_k(10, 3, 2)) == 0
+    learned = torch.tensor([3.0, 4.0], requires_grad=True)
+    assert np.array_equal(pass_at_k(10, learned, 2), pass_at_k(10, [3, 4], 2))
     assert (
         pass_at_k(10, [3, 4], 2).shape == (2,)
         and pass_at_k(10, 3, [1, 2]).shape == (2,)
@@ -898,6 +900,87 @@ def test_table_and_differences():
     )
     with pytest.raises(ValueError, match="no runs of 'ppo'"):
         c.differences('ppo')
+
+
+def test_equal_curves_are_no_difference_by_bootstrap_either():
+    "Every copy of the difference is 0, which speaks for neither side."
+    same = np.tile([0.2, 0.5, 0.9], (3, 1))
+    assert (hierarchical_interval(same, same).p == 1).all()
+
+
+@pytest.mark.parametrize(
+    'seeds, difference, p, said',
+    [
+        (1, 0.1, 0.001, 'one seed: no verdict'),
+        (4, 0.1, 0.001, '4 seeds: no verdict yet'),
+        (5, 0.1, 0.04, 'higher'),
+        (5, -0.1, 0.04, 'lower'),
+        (5, 0.1, 0.06, 'no difference shown'),
+        (5, 0.1, 1 - 0.95, 'no difference shown'),
+    ],
+)
+def test_what_may_be_said_of_a_difference(seeds, difference, p, said):
+    from rl4llm.studies.comparison import _verdict
+
+    assert _verdict(seeds, difference, p, 0.95) == said
+
+
+def test_intervals_of_pass_at_k_end_at_0_and_1():
+    ends = [made_up_evaluation(np.full(40, p), step=30) for p in (0.02, 0.98)]
+    c = compare([made_up_run(seed=seed, final=end) for seed, end in enumerate(ends)])
+    whole, cut = crossed_interval(c.values('grpo')), c.estimate('grpo')
+    assert (whole.low < 0).any() and (whole.high > 1).any()
+    assert np.array_equal(cut.low, whole.low.clip(0)) and cut.high.max() == 1
+    assert np.array_equal(cut.high, whole.high.clip(max=1)) and np.array_equal(cut.p, whole.p)
+
+
+def test_the_smaller_side_decides():
+    "Of two methods the one with fewer seeds; of problems those with the fewest samples."
+    runs = [made_up_run('grpo', s) for s in range(5)] + [made_up_run('rloo', s) for s in range(2)]
+    assert (compare(runs).differences('rloo')['seeds'] == 2).all()
+    n = np.where(np.arange(40) < 20, 64, 32)
+    uneven = made_up_evaluation(P, n=n, seed=3, step=30)
+    c = compare([made_up_run(final=uneven)])
+    assert c.ks == (1, 4, 16) and np.isfinite(c.crossings()['k']).all()
+    assert compare(runs, ks=[1]).ks == (1,)
+
+
+def test_a_base_that_is_level_is_reached_but_not_passed():
+    from rl4llm.studies.comparison import comparison_crossings
+
+    base = made_up_evaluation(P)
+    c = compare([made_up_run(base=base, final=altered(base, step=1))])
+    for crossings in (c.crossings, lambda **how: comparison_crossings(c, **how)):
+        assert crossings().loc['grpo', 'k'] == 1
+        assert crossings(strict=True).loc['grpo', 'k'] == np.inf
+
+
+def test_a_level_that_is_reached_at_an_evaluation_is_read_there():
+    metrics = pd.DataFrame(dict(step=range(1, 31), accuracy=np.arange(1, 31) / 100))
+    for level, step in ((0.1, 10), (0.3, 30)):
+        steps = compare([made_up_run(metrics=metrics)], at_reward=level).steps
+        row = steps[['reached', 'evaluated', 'later', 'share']].iloc[0].tolist()
+        assert row == [step, step, step, 0]
+
+
+def test_a_metric_of_a_single_step_is_its_own_curve():
+    from rl4llm.studies.comparison import rising_curve
+
+    curve = rising_curve(pd.DataFrame(dict(step=[5], accuracy=[0.3])))
+    assert curve.to_dict() == {5: 0.3}
+
+
+@pytest.mark.parametrize('knob, values', [('sampler', 'ab'), ('temperature', (1.0, 0.8))])
+def test_equal_rewards_of_other_samplers_are_not_equal_policies(knob, values):
+    runs = [
+        made_up_run(method, 0, name=method, config=dict(recipe={knob: value}))
+        for method, value in zip(('grpo', 'rloo'), values)
+    ]
+    assert list(compare(runs).counts) == ['base', 'grpo', 'rloo']
+    with pytest.raises(ValueError, match=f'at_reward needs runs of one {knob}'):
+        compare(runs, at_reward=0.35)
+    runs[1].config = {}  # nobody knows how it sampled
+    assert len(compare(runs, at_reward=0.35).counts) == 3
 
 
 def test_bootstrap_intervals_agree_roughly():

@@ -82,6 +82,9 @@ def test_verdict_is_one_of_the_words_and_no_result_is_stale(claim):
         ('higher', dict(difference=0.1, low=0.05, high=0.2, p_holm=0.001, seeds=5), 'holds'),
         ('lower', dict(difference=0.1, low=0.05, high=0.2, p_holm=0.001, seeds=5), 'fails'),
         ('higher', dict(difference=0.1, low=-0.05, high=0.2, p_holm=0.2, seeds=5), 'not shown'),
+        ('higher', dict(difference=-0.1, low=-0.2, high=-0.05, p_holm=0.001, seeds=5), 'fails'),
+        ('lower', dict(difference=-0.1, low=-0.2, high=-0.05, p_holm=0.001, seeds=5), 'holds'),
+        ('lower', dict(difference=-0.1, low=-0.2, high=-0.05, p_holm=0.05, seeds=5), 'not shown'),
         (
             'higher',
             dict(difference=0.1, low=0.05, high=0.2, p_holm=0.001, seeds=4),
@@ -90,6 +93,8 @@ def test_verdict_is_one_of_the_words_and_no_result_is_stale(claim):
         ('not lower', dict(difference=-0.01, low=-0.04, high=0.02, p_holm=0.6, seeds=5), 'holds'),
         ('not lower', dict(difference=-0.2, low=-0.3, high=-0.1, p_holm=0.001, seeds=5), 'fails'),
         ('not lower', dict(difference=-0.05, low=-0.2, high=0.1, p_holm=0.6, seeds=5), 'not shown'),
+        ('not lower', dict(difference=0.0, low=-0.05, high=0.05, p_holm=0.9, seeds=5), 'not shown'),
+        ('not lower', dict(difference=0.0, low=-0.07, high=0.07, p_holm=0.9, seeds=5), 'not shown'),
         ('not higher', dict(difference=-0.2, low=-0.3, high=-0.1, p_holm=0.001, seeds=5), 'holds'),
         ('not higher', dict(difference=0.2, low=0.1, high=0.3, p_holm=0.001, seeds=5), 'fails'),
         ('not higher', dict(difference=0.05, low=-0.1, high=0.2, p_holm=0.6, seeds=5), 'not shown'),
@@ -140,6 +145,60 @@ def test_p_values_of_a_claim_are_corrected_over_its_parts_by_hand(
     )
 
 
+@pytest.mark.parametrize(
+    'fields, compared',
+    [
+        (dict(minus='on-policy/positive', metric='pass@256', level=None), True),
+        (dict(minus='on-policy/positive', metric='entropy'), True),
+        (dict(minus='on-policy/positive', metric='reward'), False),
+        (dict(minus='on-policy/positive', metric='pass@256', same_reward=False), False),
+        (dict(minus='base', metric='pass@256'), False),
+        (dict(minus='start', metric='entropy'), False),
+    ],
+)
+def test_at_equal_reward_where_two_runs_can_have_one(fields, compared, monkeypatch):
+    "Measured again at the reward that both reach, 0.3 here; nothing where there is no such reward."
+    import rl4llm.atlas.claims as module
+
+    def measured(part, stored, at_reward=None):
+        shift = 0 if at_reward is None else at_reward
+        return dict(difference=0.1 + shift, low=0.0 + shift, high=0.2 + shift, p=0.01, seeds=5)
+
+    monkeypatch.setattr(module, 'measured_part', measured)
+    monkeypatch.setattr(module, 'equal_progress', lambda runs: 0.3)
+    part = Part(arm='on-policy/negative', predicted='higher', **fields)
+    made = claim_table(dataclasses.replace(claim_named('psr_narrows'), parts=(part,))).iloc[0]
+    wanted = [0.4, 0.3, 0.5] if compared else [np.nan] * 3
+    found = made[['at_equal_reward', 'equal_low', 'equal_high']].astype(float)
+    assert np.allclose(found, wanted, equal_nan=True) and made['difference'] == 0.1
+    assert made['level'] == (part.level or 'all')
+
+
+@pytest.mark.parametrize(
+    'parts, verdict',
+    [
+        (['holds', 'holds'], 'reproduced'),
+        (['holds', 'fails'], 'mixed'),
+        (['fails', 'not shown'], 'not reproduced'),
+        (['holds', 'no verdict yet'], 'no verdict yet'),
+    ],
+)
+def test_a_claim_is_reproduced_if_all_its_parts_hold(parts, verdict, monkeypatch):
+    import rl4llm.atlas.claims as module
+
+    monkeypatch.setattr(module, '_verdicts', lambda claim, stamp: tuple(parts))
+    assert measured_verdict(claim_named('psr_narrows')) == verdict
+
+
+def test_a_difference_as_text():
+    from rl4llm.atlas.claims import _difference
+
+    row = dict(here=0.1, low=-0.05, high=0.25, unknown=np.nan)
+    assert _difference(row, ('here', 'low', 'high'), 'none') == '+0.100 [-0.050, +0.250]'
+    assert _difference(row, ('here', 'unknown', 'high'), 'none') == '+0.100'
+    assert _difference(row, ('unknown', 'low', 'high'), 'none') == 'none'
+
+
 def _runs_of(values: dict):
     "Runs of 12 steps: entropy 9 at first, then for ten steps the value given for each arm and seed."
     from types import SimpleNamespace
@@ -174,10 +233,11 @@ def test_training_metrics_are_paired_by_seed_by_hand():
         [3, 3 - half, 3 + half]
     )
     assert row['p'] == pytest.approx(2 * stats.t.sf(3 / np.sqrt(0.5), 4))
-    one = paired_seeds(
-        Part(arm='r/a', minus='r/b', metric='entropy', predicted='higher'),
-        _runs_of(dict(a={0: 5}, b={0: 3})),
-    )
+    part = Part(arm='r/a', minus='r/b', metric='entropy', predicted='higher')
+    two = paired_seeds(part, _runs_of(dict(a={0: 2, 1: 4}, b={0: 1, 1: 1})))
+    half = stats.t.ppf(0.975, 1) * np.sqrt(2 / 2)  # differences 1 and 3
+    assert [two['difference'], two['low'], two['high']] == pytest.approx([2, 2 - half, 2 + half])
+    one = paired_seeds(part, _runs_of(dict(a={0: 5}, b={0: 3})))
     assert (
         one['seeds'] == 1
         and one['difference'] == 2
@@ -220,6 +280,7 @@ def test_equal_progress_by_hand():
     assert equal_progress(runs) == pytest.approx(0.9 * 6.5 / 24) and equal_progress(
         runs, 0.5
     ) == pytest.approx(0.5 * 6.5 / 24)
+    assert equal_progress(runs, 2.0) == pytest.approx(11 / 24)  # where the curve of b ends
 
 
 def test_tokens_are_counted_arm_for_arm():
@@ -271,6 +332,8 @@ def test_a_claim_needs_parts_or_a_reason():
         ),
         (('study: negative_reinforcement\n', ''), ['study is None']),
         (('parts:', 'parts: 3\nrest:'), ['parts is 3', '[{arm: on-policy/negative, minus: base']),
+        (('minus: base', 'minus: base\n    margin: wide'), ["margin is 'wide'", 'like 0.05']),
+        (('minus: base', 'minus: base\n    same_reward: 3'), ['same_reward is 3', 'like false']),
         (('name: nsr_keeps', 'name: nsr'), ["wanted 'nsr_keeps'"]),
     ],
 )
@@ -343,6 +406,9 @@ def test_a_study_that_was_never_run_waits(monkeypatch, tmp_path):
 
     monkeypatch.setattr(module, 'study_file', lambda name: tmp_path / 'none.json')
     claim = claim_named('psr_narrows')
+    assert module.missing_runs().startswith(
+        f'The runs of {sum(not c.waits for c in CLAIMS.values())} '
+    )
     assert claim_verdict(claim) == 'waits' and claim_rows(claim).empty
     assert (
         'rl4llm claims run psr_narrows' in claim._repr_html_()

@@ -6,7 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from rl4llm.tasks import countdown as C
+from rl4llm.tasks import countdown as C, protocol
 from rl4llm.tasks import (
     Item,
     all_solutions,
@@ -770,6 +770,57 @@ def test_register():
         task('countdown', 'easy', numbers=5).numbers == 5
         and task('countdown') == levels('countdown')['standard']
     )
+
+
+@pytest.mark.parametrize(
+    'dial, low, high',
+    [
+        (partial(task, 'countdown', max_value=9999), 2, 8),
+        (partial(task, 'countdown', high=1, low=1), 1, 9999),
+        (partial(task, 'countdown', low=1), 1, 99),
+        (partial(task, 'countdown', high=9), 0, 9),
+        (partial(task, 'countdown'), 1, 10**6),
+        (partial(task, 'modular'), 1, 50),
+        (partial(task, 'modular'), 3, 99),
+        (partial(task, 'sat', clauses=1, literals=1), 2, 12),
+        (partial(task, 'sat', clauses=1), 1, 5),
+        (partial(task, 'sat', variables=3), 1, 7),
+    ],
+    ids='numbers max_value high low rare length modulus variables literals clauses'.split(),
+)
+def test_a_dial_goes_to_its_ends_and_no_further(dial, low, high, request):
+    knob = request.node.callspec.id
+    for value in (low, high):
+        assert getattr(dial(**{knob: value}), knob) == value
+    for value in (low - 1, high + 1):
+        with pytest.raises(ValueError, match=f'{knob} is a whole number from {low} to {high}'):
+            dial(**{knob: value})
+
+
+def test_all_four_operations_are_a_dial():
+    assert task('countdown', ops='+-*/').ops == '+-*/'
+
+
+def test_a_task_is_found_before_its_module_is_imported(monkeypatch):
+    found = {}
+
+    def import_them():
+        found['late'] = task
+        return ['late']
+
+    monkeypatch.setattr(protocol, '_TASKS', found)
+    monkeypatch.setattr(protocol, 'tasks', import_them)
+    assert protocol._find('late') is task
+    with pytest.raises(ValueError, match="no task 'later'"):
+        protocol._find('later')
+
+
+@pytest.mark.parametrize('wrong', [{}, set(), 3, [3], ['a', {}]], ids=repr)
+def test_what_is_no_completion_is_refused(wrong):
+    from rl4llm.rewards.verifier import text_of
+
+    with pytest.raises(ValueError, match='a completion is .* wanted a string or a list of'):
+        text_of(wrong)
 
 
 def test_vocabulary_is_fixed():

@@ -123,7 +123,7 @@ def pass_at_k_variance(
 ) -> Float[np.ndarray, "p *k"]:
     """Unbiased estimate of the sampling variance of `pass_at_k`, per problem.
 
-    It can be negative for a single problem. Raises ValueError unless n >= 2k.
+    Never below 0, but for rounding. Raises ValueError unless n >= 2k.
     """
     n = whole_numbers(num_samples, 'num_samples', 1)
     k = whole_numbers(k, 'k', 1)

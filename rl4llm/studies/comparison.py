@@ -719,6 +719,6 @@ def compare(
     ks = _possible_ks(counts, ks)
     asked = dict(at_reward=at_reward, metric=metric, level=level, interval=interval)
     about = dict(task=str(runs[0].task), model=str(runs[0].model))
-    blind = kept[0].evaluation.extras.get('blind')
+    blind = getattr(kept[0].evaluation, 'extras', {}).get('blind')
     return Comparison(counts, ks, _steps(kept, label), missing, later=later, blind=blind,
                       **about, **asked)
