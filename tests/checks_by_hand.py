@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 import test_contracts as contracts
 import test_oracle as oracle
-from rl4llm.advantages import dr_grpo, grpo, rloo, weighted_reinforce
+from rl4llm.advantages import dr_grpo, grpo, pkpo, rloo, weighted_reinforce
 from rl4llm.analysis import pass_at_k
 from rl4llm.core.numerics import entropy_of, keyed_uniform, kl_estimate
 from rl4llm.core.policy import _whole_logits
@@ -58,6 +58,11 @@ def check_unscored_rows():
     r, group = double([1, 0, NAN, 0, 1, 1]), torch.tensor([0, 0, 0, 1, 1, 1])
     near(rloo(r, group), [1, -1, 0, -1, 0.5, 0.5])
     near(grpo(r, group, eps=0.0)[:3], [math.sqrt(0.5), -math.sqrt(0.5), 0])
+    one_prompt = torch.zeros(4, dtype=torch.long)
+    signed = pkpo(double([1, NAN, -1, -1]), one_prompt, threshold=-0.5)
+    near(signed[[0, 2, 3]], pkpo(double([1, -1, -1]), one_prompt[:3], threshold=-0.5))
+    too_few = pkpo(double([1, 0, NAN, NAN]), one_prompt, k=3, baseline='none')
+    near(too_few, [0, 0, 0, 0])
 
 
 def check_top_quarter():
