@@ -111,7 +111,7 @@ def check_clip_by_cases():
 
 
 def check_aggregation_by_hand():
-    """A row of three tokens and one of one; each row alone, with the mask of both, adds up. A single
+    """Rows of three tokens and of one; each row alone, with the mask of both, adds up. A single
     token is its own mean, and nothing at all is 0."""
     loss = double([[1, 2, 3, NAN], [4, NAN, NAN, NAN]])
     mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]]).bool()

@@ -14,14 +14,11 @@ from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
-
-TOP = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TOP))
-
 import rl4llm
 from rl4llm.core.fingerprint import called_code
 from rl4llm.tasks import Item, levels, task, task_from, task_of, tasks, think, verdict_of
 
+TOP = Path(__file__).resolve().parents[1]
 STORED = TOP / 'tests' / 'fuzz.json'
 DIGITS = '0123456789'
 

@@ -116,7 +116,7 @@ def _llama(width: int, layers: int) -> dict:
 _THINKER = dict(architecture=_llama(144, 4), mixture=_COUNTDOWNS, steps=1300, batch=192, bf16=True,
                 stored='bfloat16', room=256, thoughts={}, second=.3)
 
-add_base('tiny-think-v1', 'Countdown with visible search: 1.1M parameters, second attempts after '
+add_base('tiny-think-v1', 'Countdown with visible search: 1.0M parameters, second attempts after '
                           'feedback.', **_THINKER, shipped=True);
 
 # %% ../../nbs/training/07_pretraining.ipynb #6a200005
