@@ -540,13 +540,6 @@ def test_examples_stand_between_what_is_exported():
     assert not long, long
 
 
-# What stood so when this was written, and may go.
-EARLY = {
-    'app.cli imports app.diagnosis, which comes later',
-    'studies.study imports studies.definition_files, which comes later',
-}
-
-
 def test_no_notebook_imports_a_later_one_of_its_folder():
     place = {nb.module: (nb.path.parent.name, nb.path.name) for nb in NOTEBOOKS if nb.module}
     assert len(place) > 100
@@ -556,7 +549,7 @@ def test_no_notebook_imports_a_later_one_of_its_folder():
         for b in arrows()[a]
         if place.get(b, ('', ''))[0] == folder and place[b][1] > file
     }
-    assert early == EARLY, early ^ EARLY
+    assert not early, early
 
 
 def test_notebooks_of_a_folder_are_numbered_without_gaps():
