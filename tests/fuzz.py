@@ -125,15 +125,26 @@ def countdown_rule(item, text):
     return Rule(right, right)
 
 
+def result_of(part):
+    "What stands behind `x =` or `3 + 4 =`, the marks of a formula left out; else the part itself."
+    plain = part.strip().strip('*$`.#').strip()
+    before, sign, after = plain.rpartition('=')
+    named = before.strip()
+    sums = set(named) <= set(DIGITS + ' +-*/().=')
+    return after.strip() if sign and (sums or named.isidentifier()) else plain
+
+
 def modular_rule(item, text):
-    "The answer is the remainder of the whole chain, as a plain number and nothing else."
+    "The remainder of the whole chain, as a plain number; `x = 7` and `**7**` may be read as 7."
     modulus, value, updates = item.data
     for op, y in updates:
         value = {'+': value + y, '-': value - y, '*': value * y}[op]
+    remainder = value - math.floor(Fraction(value, modulus)) * modulus
     part = answer_part(text)
-    said = None if part is None else plain_number(part.strip())
-    right = said is not None and said == value - math.floor(Fraction(value, modulus)) * modulus
-    return Rule(right, right)
+    if part is None:
+        return Rule(False, False)
+    required = plain_number(part.strip()) == remainder
+    return Rule(required, required or plain_number(result_of(part)) == remainder)
 
 
 def literals_of(part):
