@@ -130,7 +130,7 @@ def result_of(part):
     plain = part.strip().strip('*$`.#').strip()
     before, sign, after = plain.rpartition('=')
     named = before.strip()
-    sums = set(named) <= set(DIGITS + ' +-*/().=')
+    sums = set(named) <= set(DIGITS + ' \t\n+-*/().=')
     return after.strip() if sign and (sums or named.isidentifier()) else plain
 
 
@@ -317,7 +317,8 @@ def own_rule(item, text):
     "It states an answer of the row: the same number, or the same words."
     answers = item.data[1] if isinstance(item.data[1], tuple) else (item.data[1],)
     rights = [reading(said) for answer in answers for said in statement(str(answer))]
-    said = [reading(s) for s in statement(text)]
+    ways = (text, text.casefold().lstrip('#= \t\n\v\f\r'))  # `\\BOXED` and ### are fine
+    said = [reading(s) for way in ways for s in statement(way)]
     allowed = any(agrees(s, right) for s in said for right in rights)
     plain = (statement(str(a))[0].strip() if isinstance(a, str) else a for a in answers)
     known = set().union(*map(spellings, plain))
