@@ -18,6 +18,7 @@ from rl4llm.training.loop import start, train_step
 
 STEPS = 2
 DIFFERENT = 1e-5  # of the way that the weights have come; rounding makes some 1e-6
+ROUNDED = 2e-5  # two ways to write one gradient; 1.2e-5 where the processor has AVX2 only
 
 # What acts later than in the second step: at which step, and why.
 LATER = {
@@ -166,7 +167,7 @@ def distance_there(key, mine, other):
 
 def assert_acts(key, mine, other):
     if key in SAME:
-        assert distance(mine, other, STEPS) < DIFFERENT, (
+        assert distance(mine, other, STEPS) < ROUNDED, (
             f"{key} differs by now: take it out of the table"
         )
         assert distance_there(key, mine, other) > DIFFERENT, (
