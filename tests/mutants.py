@@ -2,9 +2,9 @@
 time, and checks are run until one fails.
 
 Each fault lives in a process of its own, forked from one that has everything imported. The checks
-are the assertions of the module's notebook and the tests that run the line in question. What no
-check notices is a survivor: either it changes nothing that matters, and `mutants.json` says so, or
-an assertion is missing.
+are the assertions of the module's notebook, and for what these pass the tests that run the line in
+question. What no check notices is a survivor: either it changes nothing that matters, and
+`mutants.json` says so, or an assertion is missing.
 
     python tests/mutants.py                                   everything (make mutants)
     python tests/mutants.py --module advantages.baselines     one module, or a folder
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
+import coverage
 from faults import PACKAGE, called, live_module, plant, sites_in
 
 TOP = Path(__file__).resolve().parents[1]
@@ -53,7 +54,12 @@ WITHOUT_STAGES = {  # where a fault would be silent too: test files beside those
     'rewards.*': ('test_tasks',),
     'oracle.*': (),
 }
-NOT_TRIED = ('test_every_factor_matters', 'test_recipe_', 'test_stage_is_documented')  # no maths
+NOT_TRIED = (  # no maths, or another process at work
+    'test_every_factor_matters',
+    'test_recipe_',
+    'test_stage_is_documented',
+    'test_killed_at_any_moment',
+)
 # more of test_wiring is tried there
 ABOUT_WIRING = ('core.ready_stages', '*.pipeline', 'training.*', 'core.signals')
 
@@ -97,15 +103,22 @@ def ring(*_):
     raise Late
 
 
+RINGS = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
+WAITED = 6  # times as long by the clock: other work may keep the processors busy
+
+
 @contextlib.contextmanager
 def at_most(seconds):
-    "Raise Late in the block if it takes more of the processor's time."
-    signal.signal(signal.SIGPROF, ring)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    "Raise Late in the block if it takes more of the processor's time, or waits for long."
+    limits = {signal.ITIMER_PROF: seconds, signal.ITIMER_REAL: WAITED * seconds}
+    for kind, limit in limits.items():
+        signal.signal(RINGS[kind], ring)
+        signal.setitimer(kind, limit)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        for kind in limits:
+            signal.setitimer(kind, 0)
 
 
 def in_child(work, pipe):
@@ -145,22 +158,18 @@ def forked(work, limit):
 
 @contextlib.contextmanager
 def tracing(files):
-    "The lines of these files that the block runs, as {file: lines}."
+    "The lines of these files that the block runs, with the first of each function, {file: lines}."
     hit = {file: set() for file in files}
-
-    def inside(frame, event, arg):
-        hit[frame.f_code.co_filename].add(frame.f_lineno)
-        return inside
-
-    def entered(frame, event, arg):
-        if frame.f_code.co_filename in hit:
-            return inside(frame, event, arg)
-
-    sys.settrace(entered)
+    watch = coverage.Coverage(data_file=None, config_file=False, branch=True, include=files)
+    watch.start()
     try:
         yield hit
     finally:
-        sys.settrace(None)
+        watch.stop()
+        found = watch.get_data()
+        for file in files:
+            steps = found.arcs(file) or ()
+            hit[file].update(abs(number) for step in steps for number in step)
 
 
 # -- checks
@@ -441,6 +450,7 @@ def candidates(site, checks):
 
 LOUD = (TypeError, NameError, AttributeError, ImportError)
 CAUGHT, CRASHED, ENDLESS, SURVIVED, LEFT = 'caught', 'crashed', 'endless', 'survived', 'left'
+PASSED = 'passed'  # by its notebook; there was no time for the tests
 
 
 class Outcome(NamedTuple):
@@ -547,23 +557,32 @@ def in_workers(function, values, jobs):
         yield from pool.imap_unordered(function, values, chunksize=1)
 
 
-def prepared(modules, items, jobs):
-    "Measured checks by module, and notebooks by module."
-    known, paths = known_names(), notebooks()
-    checks = [item_check(i, FAILURES, known) for i in items] + checks_by_hand()
+def books_prepared(modules, jobs):
+    "The measured check of each module's notebook, in lists by module, and the notebooks."
+    paths = notebooks()
     books = {m: Notebook(m, paths[m]) for m in modules if m in paths}
-    files = [live_module(m).__file__ for m in modules]
-    mine = {m: worth_a_look(checks, m) for m in modules}
-    wanted = list({c.name: c for some in mine.values() for c in some}.values())
-    warm_up({c.family: c for c in wanted}.values())
-    SHARED.update(books=books, checks=wanted, files=files)
-    for number, found in in_workers(measure_one, range(len(wanted)), jobs):
-        if found:
-            wanted[number].seconds, wanted[number].lines = found
+    SHARED.update(books=books, files=[live_module(m).__file__ for m in modules])
+    mine = {m: [] for m in modules}
     for module, found in in_workers(book_one, books, jobs):
         if found:
             mine[module].append(books[module].measured_check(*found))
-    return {m: [c for c in some if c.lines] for m, some in mine.items()}, books
+    return mine, books
+
+
+def tests_prepared(modules, items, jobs, end):
+    "The measured tests that may notice a fault, by module; None if that would go on after `end`."
+    known = known_names()
+    checks = [item_check(i, FAILURES, known) for i in items] + checks_by_hand()
+    mine = {m: worth_a_look(checks, m) for m in modules}
+    wanted = list({c.name: c for some in mine.values() for c in some}.values())
+    warm_up({c.family: c for c in wanted}.values())
+    SHARED.update(checks=wanted, files=[live_module(m).__file__ for m in modules])
+    for number, found in in_workers(measure_one, range(len(wanted)), jobs):
+        if found:
+            wanted[number].seconds, wanted[number].lines = found
+        if time.monotonic() > end:
+            return None
+    return {m: [c for c in some if c.lines] for m, some in mine.items()}
 
 
 FAILURES = []
@@ -668,7 +687,18 @@ def chosen(sites, options):
     groups = list(groups.values())
     if options.seconds:
         random.Random(options.seed).shuffle(groups)
+        groups = of_few_modules(groups, sites, 1 + int(options.seconds / MODULE_SECONDS))
     return groups
+
+
+MODULE_SECONDS = 15  # in which a module's notebook is measured and some of its faults are tried
+
+
+def of_few_modules(groups, sites, most):
+    "The groups that lie in the `most` modules that come first."
+    first = dict.fromkeys(sites[group[0]].unit.module for group in groups)
+    kept = set(list(first)[:most])
+    return [group for group in groups if sites[group[0]].unit.module in kept]
 
 
 # -- what is stored and said
@@ -831,11 +861,10 @@ def main(arguments=None):
     modules = sorted({sites[n].unit.module for group in groups for n in group})
     files = sorted({f for m in modules for f in files_about(m)})
     results, old = [], stored()
-    end = start + (options.seconds or 1e9)
     keep = Store(sites, groups) if options.store else None
 
     def work(items):
-        for result in trial(sites, groups, modules, items, end, options.jobs):
+        for result in trial(sites, groups, modules, items, options):
             results.append(result)
             if keep:
                 keep.add(result)
@@ -844,7 +873,9 @@ def main(arguments=None):
     table = counted(sites, results)
     print(said(table, old))
     left = sum(status == LEFT for _, status, _ in results)
+    half = sum(status == PASSED for _, status, _ in results)
     print(f"{len(results) - left} faults tried, {left} not; {spent(start)}")
+    print(f"{half} of them by their notebooks alone, which pass them")
     if options.store:
         return 0
     return max(report_unexpected(unexpected(table, old)), too_few(table))
@@ -891,16 +922,43 @@ def prepare_process():
     torch.set_num_threads(1)
 
 
-def trial(sites, groups, modules, items, end, jobs):
-    "Try the faults: (number, status, check) of each."
+def trial(sites, groups, modules, items, options):
+    """Try the faults: (number, status, check) of each.
+
+    All against their notebooks first; then those that pass against the tests. With a time limit
+    the notebooks have half of it, and the tests follow if they can begin before its end."""
     start = time.monotonic()
-    checks, books = prepared(modules, items, jobs)
+    end = start + (options.seconds or 1e9)
+    half = (start + end) / 2
+    checks, books = books_prepared(modules, options.jobs)
+    print(f"{len(modules)} modules, notebooks measured; {spent(start)}", flush=True)
+    passed = []
+    for result in round_of(groups, Run(sites, checks, books, half), options.jobs):
+        if result[1] == SURVIVED:
+            passed.append(result)
+        else:
+            yield result
+    print(f"{len(passed)} faults that the notebooks pass; {spent(start)}", flush=True)
+    again = defaultdict(list)
+    for number, _, _ in passed:
+        again[sites[number].unit.key].append(number)
+    left = sorted({sites[number].unit.module for number, _, _ in passed})
+    checks = tests_prepared(left, items, options.jobs, end)
+    if checks is None:
+        yield from ((number, PASSED, by) for number, _, by in passed)
+        return
     count = len({c.name for some in checks.values() for c in some})
-    print(f"{len(modules)} modules, {count} checks measured; {spent(start)}", flush=True)
-    SHARED['run'] = Run(sites, checks, books, end)
+    print(f"{len(left)} modules, {count} tests measured; {spent(start)}", flush=True)
+    for number, status, by in round_of(again.values(), Run(sites, checks, {}, end), options.jobs):
+        yield number, PASSED if status == LEFT else status, by
+
+
+def round_of(groups, run, jobs):
+    "Results of the groups of faults against the checks of a run."
+    SHARED['run'] = run
     gc.collect()
     gc.freeze()
-    for group in in_workers(group_one, groups, jobs):
+    for group in in_workers(group_one, list(groups), jobs):
         yield from group
 
 

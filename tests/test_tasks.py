@@ -544,9 +544,8 @@ OWN = ('own words', 'own question')
 @pytest.mark.parametrize('name', NAMES)
 def test_a_long_hostile_text_is_judged_in_two_seconds(name, kind):
     for item, text in hostile(name, kind):
-        start = time.process_time()
+        assert quickest(lambda: task_of(item).verify(item, text), 2) < 2, text[:60]
         verdict = task_of(item).verify(item, text)
-        assert time.process_time() - start < 2, text[:60]
         assert not verdict.correct or reference(item, text)
 
 
@@ -633,6 +632,16 @@ def test_a_number_in_a_wrapping_is_the_number(said):
             assert verdict.correct == (int(number) == int(right)), (said, number)
 
 
+def quickest(call, wanted):
+    "Seconds of a call; of the best of three if the first takes as many as `wanted`."
+    taken = []
+    while len(taken) < 3 and (not taken or taken[-1] >= wanted):
+        start = time.process_time()
+        call()
+        taken.append(time.process_time() - start)
+    return min(taken)
+
+
 @pytest.mark.parametrize('name', READERS)
 def test_every_reader_is_linear(name):
     "10^5 hostile characters, plain, behind a good beginning and before a bad end: each read in a second."
@@ -643,7 +652,8 @@ def test_every_reader_is_linear(name):
 
     def takes(item, good):
         try:
-            read(good, item), read('3 + 4 = 7', item)
+            for text in (good, '3 + 4 = 7', '<think> 3 + 4 = 7'):
+                read(text, item)
         except (ValueError, TypeError, IndexError):
             return False  # made for problems of another task
         return True
@@ -662,9 +672,7 @@ def test_every_reader_is_linear(name):
             f'{long}<answer>{long}',
             f'<answer>{long}</answer>',
         ):
-            start = time.process_time()
-            read(text, item)
-            assert time.process_time() - start < 1, (piece, text[:40])
+            assert quickest(lambda: read(text, item), 1) < 1, (piece, text[:40])
 
 
 RARE = (
@@ -688,6 +696,10 @@ RARE = (
     '⁄',
     '１/',
     'answer is ',
+    '<plan>',
+    '<verify> 1 ;',
+    '<think> <wait> | 3 ',
+    '7 = 3 + 4 ;',
     '1,',
     '1/',
     '.5',

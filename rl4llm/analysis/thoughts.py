@@ -34,7 +34,7 @@ class AttemptRead(NamedTuple):
 
 # %% ../../nbs/analysis/18_thoughts.ipynb #0c0e15da
 _BACKWARD = re.compile(r'(\d+) = (\d+) ([-+*/]) (\d+)')
-_ASIDE = re.compile(r'<plan>.*?</plan>|<verify>.*?</verify>|<wait>|\|[^;<]*')
+_ASIDE = re.compile(r'<plan>[^<]*</plan>|<verify>[^<]*</verify>|<wait>|\|[^;<]*')
 
 
 def read_attempt(item: Item, text: str) -> AttemptRead:

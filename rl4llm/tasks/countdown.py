@@ -33,7 +33,13 @@ class _Puzzle(NamedTuple):
 
 
 def puzzle_of(item: Item) -> _Puzzle:
-    "The numbers, target, limit and operations of a Countdown item."
+    """The numbers, target, limit and operations of a Countdown item.
+
+    Raises ValueError for a problem of another kind.
+    """
+    if len(item.data) != len(_Puzzle._fields):
+        raise ValueError(f"a problem of '{item.task}' has {len(item.data)} parts; wanted a "
+                         f"Countdown problem, which has {', '.join(_Puzzle._fields)}.")
     return _Puzzle(*item.data)
 
 # %% ../../nbs/tasks/01_countdown.ipynb #d3a207d6
