@@ -279,7 +279,7 @@ def test_a_sample_of_which_too_few_are_noticed_fails(caught, crashed, fails):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_sample_of_the_faults_is_noticed():
-    "Modules changed since main, and 200 faults more, as far as two minutes go; mutants.json has the rest."
+    "Modules changed since main, and 200 faults more, as far as two minutes go."
     options = ['--changed-since', 'main', '--sample', '200', '--seconds', '120']
     command = [sys.executable, str(mutants.TESTS / 'mutants.py'), *options]
     seed = ['--seed', os.environ.get('MUTANTS_SEED', '0')]
