@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import config_files as config_files
 from . import cost_model as cost_model
+from . import trl_bridge as trl_bridge
 from .config_files import FullScale as FullScale
 from .config_files import HYPERPARAMETERS as HYPERPARAMETERS
 from .config_files import LAUNCH as LAUNCH
@@ -50,3 +51,28 @@ from .cost_model import uniform_work as uniform_work
 from .cost_model import unit_flops as unit_flops
 from .cost_model import weight_bytes as weight_bytes
 from .cost_model import work_of as work_of
+from .trl_bridge import RecipeMixin as RecipeMixin
+from .trl_bridge import all_rollouts as all_rollouts
+from .trl_bridge import as_reward_function as as_reward_function
+from .trl_bridge import check_carried as check_carried
+from .trl_bridge import check_slices as check_slices
+from .trl_bridge import fitted as fitted
+from .trl_bridge import from_all_processes as from_all_processes
+from .trl_bridge import live_statistics as live_statistics
+from .trl_bridge import log_means as log_means
+from .trl_bridge import not_carried as not_carried
+from .trl_bridge import own_rows as own_rows
+from .trl_bridge import policies_of as policies_of
+from .trl_bridge import recipe_trainer as recipe_trainer
+from .trl_bridge import rollouts_from as rollouts_from
+from .trl_bridge import rows_from as rows_from
+from .trl_bridge import signals_of as signals_of
+from .trl_bridge import slice_loss as slice_loss
+from .trl_bridge import stacked as stacked
+from .trl_bridge import summed as summed
+from .trl_bridge import trl_arguments as trl_arguments
+from .trl_bridge import trl_trainer as trl_trainer
+from .trl_bridge import update_mask as update_mask
+from .trl_bridge import update_masks as update_masks
+from .trl_bridge import weighed as weighed
+from .trl_bridge import with_engine_ratio as with_engine_ratio

@@ -1,0 +1,243 @@
+"""Recipes on TRL: the same loss and gradient as by the library's own pipeline, on TRL's own rows."""
+
+import dataclasses, json, subprocess, sys, textwrap
+from pathlib import Path
+import pytest
+import torch
+
+pytest.importorskip('trl')
+from datasets import Dataset
+from transformers import PrinterCallback, TrainerCallback
+from rl4llm import Policy, recipe, task
+from rl4llm.core.pipeline import advantages, batch_loss, build_stages, select_rows
+from rl4llm.core.registry import RECIPES, load_stages
+from rl4llm.core.rollouts import rows_of
+from rl4llm.core.signals import add_signals, live_names
+from rl4llm.scaling.trl_bridge import not_carried, trl_arguments, trl_trainer
+
+load_stages()
+CARRIED = [name for name in RECIPES if not not_carried(name)]
+FEW = ('grpo', 'dapo', 'gspo', 'grpo_kl', 'forking_tokens', 'cispo')
+TOP = Path(__file__).resolve().parents[1]
+
+
+def dataset(policy, count=32):
+    problems = task('countdown').sample(count, seed=0)
+    items = [json.dumps(dataclasses.asdict(item)) for item in problems]
+    return Dataset.from_dict({'prompt': policy.prompts(problems), 'item': items})
+
+
+class KeepSteps(TrainerCallback):
+    "Weights, gradient and rows of each optimiser step."
+
+    def __init__(self):
+        self.steps = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+        weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+        gradient = {name: p.grad.clone() for name, p in model.named_parameters()}
+        self.steps.append((weights, gradient))
+
+
+def moved(policy, scale=0.02):
+    "A copy with noise on its weights."
+    policy = policy.clone()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for p in policy.model.parameters():
+            p.add_(scale * torch.randn_like(p))
+    return policy
+
+
+def trained(made, folder, *, start, **more):
+    "A trainer after one generation, the reference the shipped model, the policy `start`."
+    base = Policy.load('tiny')
+    keep = KeepSteps()
+    how = dict(
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to=[],
+        save_strategy='no',
+        disable_tqdm=True,
+        max_completion_length=24,
+        max_grad_norm=0.0,
+        processing_class=base.tokenizer,
+        callbacks=[keep],
+        seed=0,
+    )
+    trainer = trl_trainer(
+        made, base.clone().model, dataset(base), folder=folder, steps=1, rows=8, **{**how, **more}
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.model.load_state_dict(start.model.state_dict())
+    trainer.train()
+    return trainer, keep.steps
+
+
+def expected(made, rollouts, *, start, weights, rows=None, old=True):
+    "The gradient of the same rows by the pipeline, for a policy with these weights."
+    base = Policy.load('tiny')
+    stages = build_stages(made)
+    unknown = torch.full_like(rollouts.logp_old, float('nan'))
+    bare = dataclasses.replace(rollouts, signals={}, logp_ref=None, logp_old=unknown)
+    needs = stages.needed_first | (stages.needed_in_update - {'logp_old'})
+    if rows is not None and old:
+        needs |= {'logp_old'}
+    known = add_signals(bare, needs, policy=start, reference=lambda _: base)
+    adv = advantages(stages, known, policy=start)
+    batch, kept = select_rows(stages, known, adv, policy=start)
+    if batch is None:
+        return None
+    if rows is not None:
+        place = kept.cumsum(0) - 1
+        batch = batch.take(place[rows[kept[rows]]])
+    policy = start.clone()
+    policy.model.load_state_dict(weights, strict=False)
+    live = policy.statistics(batch.rows, ('logp', *live_names(stages.needs)))
+    batch_loss(stages, batch, live.pop('logp'), policy=policy, **live).backward()
+    return {name: p.grad for name, p in policy.model.named_parameters()}
+
+
+def gap(found, wanted):
+    difference = sum(float((found[n] - wanted[n]).square().sum()) for n in wanted)
+    return (difference / sum(float(wanted[n].square().sum()) for n in wanted)) ** 0.5
+
+
+def check_gradient(name, tmp_path, **more):
+    made = recipe(name, prompts=4, group=8, minibatch=None, epochs=1, lr=1e-3)
+    start = moved(Policy.load('tiny'))
+    trainer, steps = trained(made, tmp_path, start=start, **more)
+    rewards = trainer.generated.rows.rewards
+    assert 0 < rewards.nanmean() < 1 or name not in FEW
+    wanted = expected(made, trainer.generated.rows, start=start, weights=steps[0][0])
+    if wanted is None or not any(g.any() for g in wanted.values()):
+        assert not any(g.any() for g in steps[0][1].values())
+        return
+    assert gap(steps[0][1], wanted) < 2e-5
+
+
+@pytest.mark.parametrize('name', FEW)
+def test_a_recipe_has_the_gradient_of_the_pipeline(name, tmp_path):
+    assert name in CARRIED
+    check_gradient(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [name for name in CARRIED if name not in FEW])
+def test_every_recipe_has_the_gradient_of_the_pipeline(name, tmp_path):
+    check_gradient(name, tmp_path)
+
+
+@pytest.mark.parametrize('name', ['grpo_clip_higher', 'grpo_kl'])
+def test_later_updates_of_a_generation_know_the_old_policy(name, tmp_path):
+    made = recipe(name, prompts=4, group=8, minibatch=16, epochs=1, lr=3e-3)
+    start = moved(Policy.load('tiny'))
+    trainer, steps = trained(made, tmp_path, start=start)
+    assert len(steps) == 2
+    for number, (weights, gradient) in enumerate(steps):
+        slices = trainer._buffered_inputs[2 * number : 2 * number + 2]
+        rows = torch.cat([part['row'] for part in slices])
+        rollouts = trainer.generated.rows
+        wanted = expected(made, rollouts, start=start, weights=weights, rows=rows)
+        assert gap(gradient, wanted) < 2e-5
+        seen = dict(start=start, weights=weights, rows=rows)
+        blind = expected(made, rollouts, **seen, old=False)
+        assert (gap(gradient, blind) > 1e-3) == (number > 0)
+
+
+def test_what_does_not_carry_over_is_named(tmp_path):
+    base = Policy.load('tiny')
+    for name, stage in (('ppo', 'gae'), ('dph_js', 'rehearse_solved'), ('one_shot', 'handful')):
+        with pytest.raises(ValueError, match=f'does not carry over.*{stage}'):
+            trl_trainer(name, base.model, dataset(base, 2), folder=tmp_path, steps=1)
+
+
+def test_numbers_that_do_not_fit_are_named(tmp_path):
+    with pytest.raises(ValueError, match='draws 256 rows and updates on 64'):
+        trl_arguments('grpo_clip_higher', rows=48)
+    base = Policy.load('tiny')
+    with pytest.raises(ValueError, match='whole number of updates'):
+        trl_trainer(
+            recipe('grpo', prompts=4, group=8),
+            base.model,
+            dataset(base, 4),
+            folder=tmp_path,
+            steps=1,
+            rows=8,
+            gradient_accumulation_steps=8,
+            use_cpu=True,
+            bf16=False,
+            processing_class=base.tokenizer,
+        )
+
+
+def own_advantage(rewards, group):
+    return 2.0 * rewards - 1
+
+
+def test_your_own_reward_and_advantage_are_trained_with(tmp_path):
+    def short(prompts, completions, **columns):
+        return [1.0 if '+' in text else 0.0 for text in completions]
+
+    made = recipe('grpo', prompts=4, group=8, advantage=own_advantage, reward=short)
+    trainer, _ = trained(made, tmp_path, start=Policy.load('tiny'))
+    batch = trainer.generated
+    rewards = torch.tensor(short(None, batch.rows.texts))
+    assert torch.equal(batch.rows.rewards, rewards) and 0 < rewards.mean() < 1
+    assert torch.equal(batch.adv[:, 0], own_advantage(rewards, None))
+
+
+TWO = textwrap.dedent('''
+    import sys, torch
+    sys.path.insert(0, 'tests')
+    from test_trl_bridge import dataset
+    from rl4llm import Policy, recipe, task
+    from rl4llm.scaling.trl_bridge import trl_trainer
+
+    out, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    base = Policy.load('tiny')
+
+    def drawn(prompts, trainer):
+        "The same response for the same place in the generation, however many processes there are."
+        ids, said = [], []
+        first = trainer.accelerator.process_index * len(prompts)
+        for place, prompt in enumerate(prompts):
+            seed = (first + place) % 8 + 100 * trainer.state.global_step
+            rows = base.sample([prompt], 1, seed=seed)
+            ids.append(rows.prompt_ids[0][rows.prompt_mask[0]].tolist())
+            said.append(rows.tokens[0][rows.mask[0]].tolist())
+        return dict(prompt_ids=ids, completion_ids=said, logprobs=[[0.0] * len(x) for x in said])
+
+    made = recipe(name, prompts=3, group=8, minibatch=None, lr=1e-3)
+    trainer = trl_trainer(made, base.clone().model, dataset(base), folder=out, steps=2,
+        rows=12 // count, processes=count, use_cpu=True, bf16=False, report_to=[], seed=0,
+        save_strategy='no', disable_tqdm=True, gradient_checkpointing=False, rollout_func=drawn,
+        max_completion_length=24, processing_class=base.tokenizer)
+    trainer.train()
+    if trainer.accelerator.is_main_process:
+        torch.save(dict(trainer.accelerator.unwrap_model(trainer.model).state_dict()), out + '.pt')
+''')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['grpo', 'dapo'])
+def test_two_processes_train_as_one(name, tmp_path):
+    "Groups of eight, twelve rows a process: the second group lies on both."
+    script = tmp_path / 'two.py'
+    script.write_text(TWO)
+    for count in (1, 2):
+        out = str(tmp_path / f'run{count}')
+        launch = ['-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={count}']
+        done = subprocess.run(
+            [sys.executable, *(launch if count > 1 else []), str(script), out, name, str(count)],
+            cwd=TOP,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (torch.load(tmp_path / f'run{count}.pt') for count in (1, 2))
+    start = Policy.load('tiny').model.state_dict()
+    changed = {name: one[name] - start[name] for name in one}
+    assert any(x.any() for x in changed.values())
+    assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
