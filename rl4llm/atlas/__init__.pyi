@@ -4,6 +4,7 @@ from . import claims as claims
 from . import explorer as explorer
 from .catalogue import ALSO as ALSO
 from .catalogue import PARTLY as PARTLY
+from .catalogue import carries as carries
 from .catalogue import components_of as components_of
 from .catalogue import coverage as coverage
 from .catalogue import home_of as home_of
@@ -25,6 +26,7 @@ from .claims import claim_rows as claim_rows
 from .claims import claim_table as claim_table
 from .claims import claim_verdict as claim_verdict
 from .claims import claims_table as claims_table
+from .claims import control_broken as control_broken
 from .claims import equal_progress as equal_progress
 from .claims import measured_part as measured_part
 from .claims import measured_verdict as measured_verdict

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['CLAIMS', 'VERDICTS', 'Part', 'Claim', 'add_claim', 'claim_named', 'read_claim', 'study_arms', 'arm_of',
-           'equal_progress', 'metric_at', 'paired_seeds', 'measured_part', 'token_ratio', 'part_verdict', 'claim_table',
-           'claim_verdict', 'why_earlier_loop', 'measured_verdict', 'why_waiting', 'missing_runs', 'claim_rows', 'then',
-           'claim_html', 'claims_table']
+           'equal_progress', 'metric_at', 'paired_seeds', 'control_broken', 'measured_part', 'token_ratio',
+           'part_verdict', 'claim_table', 'claim_verdict', 'why_earlier_loop', 'measured_verdict', 'why_waiting',
+           'missing_runs', 'claim_rows', 'then', 'claim_html', 'claims_table']
 
 # %% ../../nbs/atlas/00_claims.ipynb #65bd2511
 import functools, html
@@ -205,6 +205,19 @@ def paired_seeds(part, runs, at_reward=None) -> dict:
     return dict(difference=gaps.mean(), low=low, high=high, p=test.pvalue, seeds=len(gaps))
 
 
+def control_broken(part, runs) -> bool:
+    "Whether the arm compared with ended at less than half of its base's pass@1."
+    controls = [run for run in runs if arm_of(run) == part.minus]
+    if part.minus in ('base', 'start') or not controls: return False
+    end = np.mean([_first_try(run.final) for run in controls])
+    return bool(end < 0.5 * np.mean([_first_try(run.base) for run in controls]))
+
+
+def _first_try(evaluation) -> float:
+    "pass@1 of an evaluation."
+    return float((evaluation.num_correct / evaluation.num_samples).mean())
+
+
 def _unmeasured(gaps=()) -> dict:
     "The row of a part with too few seeds for an interval."
     nan = float('nan')
@@ -221,6 +234,7 @@ def measured_part(part, stored: dict, at_reward: float | None = None) -> dict:
             if arm_of(run) in (part.arm, part.minus)]
     if not part.metric.startswith('pass@'): return paired_seeds(part, arms, at_reward)
     k = int(part.metric.removeprefix('pass@'))
+    if not at_reward and control_broken(part, arms): return dict(_unmeasured(), broken=True)
     made = compare(arms, ks=[k], label=arm_of, at_reward=at_reward, metric='reward')
     if not {part.arm, part.minus} <= set(made.counts): return _unmeasured()
     found = made.estimate(part.arm, part.minus, ks=[k])
@@ -243,10 +257,11 @@ def token_ratio(part, runs) -> float:
 
 # %% ../../nbs/atlas/00_claims.ipynb #0528e405
 def part_verdict(part, row: dict, alpha: float = 0.05) -> str:
-    """'holds', 'fails', 'not shown' or 'no verdict yet', for a measured part.
+    """'holds', 'fails', 'not shown', 'no verdict yet' or 'control broken', for a measured part.
 
     row: as `measured_part` gives it, with the corrected p-value `p_holm`.
     """
+    if row.get('broken'): return 'control broken'
     if row['seeds'] < SEEDS_FOR_VERDICT: return 'no verdict yet'
     excludes_zero = row['p_holm'] < alpha
     if part.predicted.startswith('not '):
@@ -336,7 +351,7 @@ def measured_verdict(claim) -> str:
 
 def _together(verdicts) -> str:
     "The word for a claim, from the verdicts on its parts."
-    if 'no verdict yet' in verdicts: return 'no verdict yet'
+    if {'no verdict yet', 'control broken'} & set(verdicts): return 'no verdict yet'
     held = verdicts.count('holds')
     if held == len(verdicts): return 'reproduced'
     return 'mixed' if held else 'not reproduced'

@@ -240,8 +240,8 @@ def shared_gains(paths, count: int = 3, share: float = 0.7) -> Float[np.ndarray,
 
 
 def first_gain(paths) -> float:
-    "The gain of pass@1 from which on every method has a trained point behind it."
-    return max(_first_of_method(found) for found in by_method(paths).values())
+    "The gain of pass@1 from which on some method has a trained point behind it."
+    return min(_first_of_method(found) for found in by_method(paths).values())
 
 
 def _first_of_method(paths) -> float:
@@ -333,7 +333,18 @@ def frontier_differences(paths, gains=None, **how) -> pd.DataFrame:
             levels = shared_gains(pair) if gains is None else np.asarray(gains)
             interval = frontier_interval(found[method], levels, found[other], **how)
             rows += _rows(named, pair, levels, interval)
-    return _judged(rows)
+    return _with_least(_judged(rows), found, **how)
+
+
+def _with_least(table: pd.DataFrame, found: dict, alpha: float = 0.05, **how) -> pd.DataFrame:
+    "The table with the `least` difference that would be told apart, whatever the others are."
+    told = table['p'].notna()
+    table['least'] = np.nan
+    strict = {**how, 'level': 1 - alpha / max(1, told.sum())}
+    for number, row in table[told].iterrows():
+        band = frontier_interval(found[row['method']], [row['gain']], found[row['minus']], **strict)
+        table.loc[number, 'least'] = band.high[0] - band.mean[0]
+    return table
 
 # %% ../../nbs/studies/05_frontiers.ipynb #3a199818
 def dominance(verdicts) -> str:
@@ -422,6 +433,10 @@ def store_frontiers(name: str = 'frontier') -> File:
     return write_atomic(verdict_file(name), readable_json(measured_frontiers(load_study(name))))
 
 # %% ../../nbs/studies/05_frontiers.ipynb #8b90e8bf
+_ON_THE_LINE = ("Where a method's smallest step size has already gained more than that, its number "
+                "is read on the straight line from the base, where nothing was measured.")
+
+
 @dataclass(frozen=True, repr=False)
 class FrontierVerdict:
     """What a study says about frontiers, or that it has not been run.
@@ -459,10 +474,11 @@ class FrontierVerdict:
     def __repr__(self): return '\n'.join(self.sentences)
 
     def _repr_markdown_(self):
-        return f'{self.headline}\n\n{_markdown(self.changes)}' if self.known else self.headline
+        if not self.known: return self.headline
+        return f'{self.headline}\n\n{_markdown(self.changes)}\n\n{_ON_THE_LINE}'
 
     def _repr_html_(self):
-        table = self.changes.to_html() if self.known else ''
+        table = f'{self.changes.to_html()}<p>{_ON_THE_LINE}</p>' if self.known else ''
         return f'<p>{html.escape(self.headline)}</p>{table}'
 
 # %% ../../nbs/studies/05_frontiers.ipynb #a560c762
@@ -555,9 +571,10 @@ def _between(reading: dict) -> str:
     "What is known of the methods in pairs; in short where no pair is told apart."
     words = {pair: found['at equal pass@1'] for pair, found in _pairs(reading).items()}
     if set(words.values()) == {'no difference shown'}:
-        unseen = pd.DataFrame(reading['differences'])[['low', 'high']].abs().max(axis=None)
-        return ('no difference between the methods is shown, and one of up to '
-                f'{unseen:.2f} could have stayed unseen')
+        least = pd.DataFrame(reading['differences'])['least']
+        return ('no difference between the methods is shown; one would have had to be '
+                f'{least.min():.2f} to {least.max():.2f}, by pair and pass@1, to be told from '
+                'chance')
     return '; '.join(_PAIR[word].format(*pair) for pair, word in words.items())
 
 

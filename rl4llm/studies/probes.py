@@ -20,7 +20,7 @@ from ..core.numerics import fold, keyed_uniform
 from ..core.pipeline import advantages
 from ..core.policy import ASSETS, Policy
 from ..core.signals import scored
-from ..core.registry import RECIPES, Recipe, load_stages, recipe
+from ..core.registry import RECIPES, Recipe, load_stages, recipe, use
 from ..core.settings_file import check_name
 from ..core.storage import readable_json, write_atomic
 from .study import (PROBES, RENEWALS, STUDIES, arm_probe, arm_recipe, load_study,
@@ -58,6 +58,8 @@ def _base() -> Policy:
 def probe_recipe(name: str, **changes):
     "A recipe in the size of the stored rollouts."
     made = recipe(name, **changes)
+    if made.reference.name == 'reset_reference':
+        made = made.but(reference=use('reset_reference', every=1))    # within the three steps
     return made.but(prompts=4, group=8, minibatch=8 if made.minibatch else None, micro=None)
 
 # %% ../../nbs/studies/04_probes.ipynb #033e3dfc
