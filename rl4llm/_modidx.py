@@ -667,6 +667,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'rl4llm/analysis/thoughts.py'),
                                           'rl4llm.analysis.thoughts.by_backtracks': ( 'analysis/thoughts.html#by_backtracks',
                                                                                       'rl4llm/analysis/thoughts.py'),
+                                          'rl4llm.analysis.thoughts.feedback_accuracies': ( 'analysis/thoughts.html#feedback_accuracies',
+                                                                                            'rl4llm/analysis/thoughts.py'),
                                           'rl4llm.analysis.thoughts.feedback_prompts': ( 'analysis/thoughts.html#feedback_prompts',
                                                                                          'rl4llm/analysis/thoughts.py'),
                                           'rl4llm.analysis.thoughts.feedback_table': ( 'analysis/thoughts.html#feedback_table',
