@@ -404,10 +404,16 @@ def test_against_the_start_of_the_same_run():
     )
 
 
-def test_a_study_that_was_never_run_waits(monkeypatch, tmp_path):
+@pytest.mark.parametrize('is_installed', [False, True])
+def test_a_study_that_was_never_run_waits(is_installed, monkeypatch, tmp_path):
     import rl4llm.atlas.claims as module
+    import rl4llm.studies.study as study
 
-    monkeypatch.setattr(module, 'study_file', lambda name: tmp_path / 'none.json')
+    for place in (module, study):
+        monkeypatch.setattr(place, 'study_file', lambda name: tmp_path / 'none.json')
+    if is_installed:
+        monkeypatch.setattr(study, 'root_folder', lambda: tmp_path)
+    why = 'come with the source tree' if is_installed else 'have not been made yet'
     claim = claim_named('psr_narrows')
     assert module.missing_runs().startswith(
         f'The runs of {sum(not c.waits for c in CLAIMS.values())} '
@@ -419,7 +425,33 @@ def test_a_study_that_was_never_run_waits(monkeypatch, tmp_path):
     )
     assert claims_table().loc['psr_narrows', 'measured'] == module.why_waiting(claim)
     done = CliRunner().invoke(app, ['claims', 'show', 'psr_narrows'])
-    assert 'come with the source tree' in done.output and 'Empty DataFrame' not in done.output
+    assert 'Empty DataFrame' not in done.output
+    for said in (done.output, module.missing_runs(), why_raised(study.load_study, 'clip_higher')):
+        assert why in said and ('come with the source tree' in said) == is_installed
+
+
+def why_raised(ask, *given):
+    "The words of the FileNotFoundError that a call raises."
+    with pytest.raises(FileNotFoundError) as found:
+        ask(*given)
+    return str(found.value)
+
+
+def test_one_claim_is_not_several_and_words_are_explained_where_they_stand(monkeypatch):
+    import rl4llm.atlas.claims as module
+
+    runs = ['psr_narrows', 'nsr_keeps']
+    for count, words in ((1, 'The runs of 1 claim are'), (2, 'The runs of 2 claims are')):
+        waiting = {name: '.' for name in runs[:count]}
+        with monkeypatch.context() as patched:
+            patched.setattr(module, 'why_waiting', lambda c, waiting=waiting: waiting.get(c.name))
+            assert module.missing_runs().startswith(words)
+    said = CliRunner().invoke(app, ['claims', 'list']).output
+    assert set(module.LEGEND) < set(module.VERDICTS)
+    for verdict, means in module.LEGEND.items():
+        is_there = any(claim_verdict(claim) == verdict for claim in CLAIMS.values())
+        assert (f'{verdict}: {means}.' in said) == is_there
+    assert 'waits: ' in said
 
 
 @pytest.mark.parametrize(

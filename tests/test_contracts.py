@@ -12,7 +12,16 @@ import pytest, torch
 from safetensors.torch import load, save
 from rl4llm.core.numerics import STATISTICS
 from rl4llm.core.policy import Policy, decode, encode_prompts
-from rl4llm.core.registry import KINDS, RECIPES, STAGE_FIELDS, recipe, recipe_from_dict, stages, use
+from rl4llm.core.registry import (
+    KINDS,
+    RECIPES,
+    STAGE_FIELDS,
+    Recipe,
+    recipe,
+    recipe_from_dict,
+    stages,
+    use,
+)
 from rl4llm.core.method_map import recipes
 from rl4llm.core.pipeline import Batch, advantages, build_stages, select_rows, token_loss
 from rl4llm.core.ready_stages import ReadyStage, ready
@@ -1319,6 +1328,21 @@ def test_recipe_round_trip(name):
     r = recipe(name)
     back = recipe_from_dict(json.loads(json.dumps(r.to_dict())))
     assert back == r and back.fingerprint() == r.fingerprint() and not r.diff(back)
+
+
+def test_what_is_put_into_a_recipe_is_shown_also_without_a_parent():
+    def rarer(rewards, group):
+        return rewards
+
+    for name in [name for name in RECIPES if recipe(name).parent is None]:
+        assert recipe(name).diff() == {}
+        changed = recipe(name, advantage=rarer, lr=0.5)
+        assert changed.diff() == {
+            'advantage': (recipe(name).advantage, changed.advantage),
+            'lr': (recipe(name).lr, 0.5),
+        }
+        assert '<b>rarer</b>' in changed._repr_html_()
+    assert Recipe('nobody knows it', lr=0.5).diff() == {}
 
 
 @every_recipe

@@ -209,6 +209,14 @@ def test_readme_is_in_step_with_its_notebook():
         assert (TOP / name).read_bytes() == data, f'{name}: run make readme'
 
 
+def test_the_first_code_of_the_readme_is_the_two_commands_of_a_fresh_machine():
+    page = (TOP / 'README.md').read_text()
+    first = page.split('```')[1]
+    assert 'make demo' in first and 'make test' in first and 'import' not in first
+    before = page[: page.index('frontier_verdict')]
+    assert '## In code' in before and 'pass@k is the share' in before
+
+
 def test_readme_links_are_moved_to_the_top():
     rooted = script('readme').rooted
     assert (

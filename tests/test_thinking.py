@@ -1,14 +1,18 @@
 "Demonstrations that search, and what is read out of thoughts."
 
 import random, time
+from itertools import product
 import pytest, torch
 from rl4llm.analysis.thoughts import (
+    ABOUT,
     accuracy_by_budget,
     AttemptRead,
     Thought,
     answering,
     by_backtracks,
+    feedback_accuracies,
     feedback_prompts,
+    feedback_table,
     read_attempt,
     read_thought,
     think_within,
@@ -230,6 +234,15 @@ def test_a_thought_with_a_budget_answers(small_policy):
         assert cut and all('<answer>' in text for text in cut)
     table = accuracy_by_budget(small_policy, items, (0, 5), samples=2)
     assert table.index.tolist() == [0, 5] and table.accuracy.between(0, 1).all()
+
+
+def test_feedback_is_measured_by_problem_and_the_table_is_its_mean(small_policy):
+    items = problems('easy', 3)
+    found = feedback_accuracies(small_policy, items, samples=2, seed=1)
+    assert len(found) == 3 and set(found) == set(product(FEEDBACK, ABOUT))
+    table = feedback_table(small_policy, items, samples=2, seed=1)
+    assert tuple(table.index) == FEEDBACK and tuple(table) == ABOUT
+    assert all(table.loc[pair] == found[pair].mean() for pair in found)
 
 
 def test_a_response_is_made_to_answer_in_the_right_place():

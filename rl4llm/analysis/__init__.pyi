@@ -173,11 +173,13 @@ from .signal import plot_signal as plot_signal
 from .signal import signal_estimate as signal_estimate
 from .signal import signal_map as signal_map
 from .signal import signal_share as signal_share
+from .thoughts import ABOUT as ABOUT
 from .thoughts import AttemptRead as AttemptRead
 from .thoughts import Thought as Thought
 from .thoughts import accuracy_by_budget as accuracy_by_budget
 from .thoughts import answering as answering
 from .thoughts import by_backtracks as by_backtracks
+from .thoughts import feedback_accuracies as feedback_accuracies
 from .thoughts import feedback_prompts as feedback_prompts
 from .thoughts import feedback_table as feedback_table
 from .thoughts import plot_thought as plot_thought

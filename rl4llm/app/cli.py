@@ -136,7 +136,9 @@ def train_command(
     from rl4llm.training.callbacks import Checkpoint, Evaluate, Progress
     from rl4llm.training.loop import train
     using = apply_settings()
-    made = recipe(recipe_name, **parse_changes(changes or []))
+    asked = parse_changes(changes or [])
+    _check_no_option(asked)
+    made = recipe(recipe_name, **asked)
     problem = as_task(task_name)
     seed = using.seed if seed is None else seed
     short = task_name.replace('/', '-')
@@ -147,6 +149,27 @@ def train_command(
     typer.echo(f"{run.name}: {len(run.rows)} steps, {run.config['seconds']:.0f} s, in {path}")
     for evaluation in run.evaluations.values():
         typer.echo(_evaluation_line(evaluation))
+
+
+def _check_no_option(asked: dict) -> None:
+    "Raises ValueError for a change of what is rather an option of `train` than a field."
+    from rl4llm.core.registry import LOOP_FIELDS, STAGE_FIELDS
+    from rl4llm.core.settings_file import close_names
+    options = _options_of('train') - {'set', 'help'}
+    fields = {*STAGE_FIELDS, *LOOP_FIELDS}
+    for key in asked:
+        nearest = close_names(key, [*fields, *options], n=1, cutoff=0.6)
+        if nearest and nearest[0] in options:
+            option = f'--{nearest[0]} {asked[key]}'
+            raise ValueError(f"--set {key}: a recipe has no field {key!r}; did you mean the "
+                             f"option {option}?")
+
+
+def _options_of(command: str) -> set[str]:
+    "The long options of a command, without their dashes."
+    options = typer.main.get_command(app).commands[command].params
+    names = [name for option in options for name in option.opts]
+    return {name.removeprefix('--') for name in names if name.startswith('--')}
 
 
 def _evaluation_line(evaluation) -> str:
@@ -246,11 +269,15 @@ app.add_typer(claims, name='claims')
 @claims.command('list')
 def claims_list():
     """One line for each claim: verdict, paper, statement."""
-    from rl4llm.atlas.claims import CLAIMS, claim_verdict, missing_runs
+    from rl4llm.atlas.claims import CLAIMS, LEGEND, claim_verdict, missing_runs
     from rl4llm.core.citations import cited
-    for claim in CLAIMS.values():
-        typer.echo(f'{claim.name:<22} {claim_verdict(claim):<16} {claim.statement}')
+    verdicts = {claim.name: claim_verdict(claim) for claim in CLAIMS.values()}
+    for name, claim in CLAIMS.items():
+        typer.echo(f'{name:<22} {verdicts[name]:<16} {claim.statement}')
         typer.echo(f"{'':<39} {cited(claim.paper)}")
+    for verdict, means in LEGEND.items():
+        if verdict in verdicts.values():
+            typer.echo(f'{verdict}: {means}.')
     if missing_runs():
         typer.echo(missing_runs())
 

@@ -16,6 +16,7 @@ from .catalogue import summary_of as summary_of
 from .catalogue import table as table
 from .claims import CLAIMS as CLAIMS
 from .claims import Claim as Claim
+from .claims import LEGEND as LEGEND
 from .claims import Part as Part
 from .claims import VERDICTS as VERDICTS
 from .claims import add_claim as add_claim

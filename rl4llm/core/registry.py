@@ -540,13 +540,22 @@ def as_recipe(source) -> Recipe:
 def recipe_diff(made, parent=None) -> dict[str, tuple]:
     """Fields in which a recipe differs from `parent`: {field: (parent's, its own)}.
 
-    parent: a recipe or its name; the recipe's own parent if None.
+    parent: a recipe or its name; if None the recipe's own parent, and for a recipe that has none,
+    the registered one of its name.
     """
-    parent = parent or made.parent
+    parent = parent or made.parent or _registered_recipe(made.name)
     if parent is None: return {}
     parent = as_recipe(parent)
     pairs = {f: (getattr(parent, f), getattr(made, f)) for f in STAGE_FIELDS + LOOP_FIELDS}
     return {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _registered_recipe(name: str) -> Recipe | None:
+    "The registered recipe of this name, None if there is none."
+    try:
+        return recipe(name)
+    except KeyError:
+        return None
 
 # %% ../../nbs/core/05_registry.ipynb #57308f9a
 def recipe_dict(recipe) -> dict:

@@ -117,6 +117,7 @@ from .study import study_of as study_of
 from .study import study_policy as study_policy
 from .study import study_runs as study_runs
 from .study import tuning_table as tuning_table
+from .study import why_not_stored as why_not_stored
 from .study import with_repeats as with_repeats
 from .study import without_repeats as without_repeats
 from .tryouts import OWN_TERMS as OWN_TERMS

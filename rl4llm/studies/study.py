@@ -6,9 +6,9 @@
 __all__ = ['STUDIES', 'STUDY_EXAMPLE', 'RENEWALS', 'PROBES', 'Study', 'add_study', 'study_named', 'read_study', 'Job',
            'regime_changes', 'arm_recipe', 'held_out', 'Exam', 'exams', 'study_policy', 'base_evaluations',
            'EvaluateApart', 'run_job', 'job_key', 'job_file', 'results_of', 'run_jobs', 'pass_at_1', 'tuning_table',
-           'run_study', 'final_jobs', 'without_repeats', 'with_repeats', 'study_file', 'load_study', 'study_of',
-           'save_study', 'at_level', 'study_runs', 'stored_jobs', 'shared_records', 'repeated_jobs', 'renewals',
-           'is_current', 'stored_probes', 'revision', 'arm_probe', 'standing', 'stale_runs', 'earlier_arms']
+           'run_study', 'final_jobs', 'without_repeats', 'with_repeats', 'study_file', 'why_not_stored', 'load_study',
+           'study_of', 'save_study', 'at_level', 'study_runs', 'stored_jobs', 'shared_records', 'repeated_jobs',
+           'renewals', 'is_current', 'stored_probes', 'revision', 'arm_probe', 'standing', 'stale_runs', 'earlier_arms']
 
 # %% ../../nbs/studies/02_study.ipynb #0e4bc9fe
 import dataclasses, functools, hashlib, json, multiprocessing
@@ -28,6 +28,7 @@ import torch
 from ..core.policy import ASSETS, Policy, has_fast_bf16
 from ..core.registry import recipe, use
 from ..core.settings_file import check_name
+from ..core.sources import root_folder
 from ..core.storage import read_json, readable_json, versions, write_atomic
 from .definition_files import frozen, read_definition
 from ..tasks import task
@@ -399,6 +400,13 @@ def study_file(name: str) -> Path:
     return ASSETS / 'studies' / f'{name}.json'
 
 # %% ../../nbs/studies/02_study.ipynb #931e79cc
+def why_not_stored() -> str:
+    "Why runs are not stored here: not made yet, or not in an installed package."
+    if (root_folder() / 'nbs').is_dir(): return 'they have not been made yet'
+    return ('those that were made come with the source tree (rl4llm/assets/studies), '
+            'not with the installed package')
+
+
 def load_study(name: str) -> dict:
     """The stored results of study `name`.
 
@@ -407,8 +415,7 @@ def load_study(name: str) -> dict:
     if not study_file(name).exists():
         study_named(name)
         raise FileNotFoundError(
-            f"study {name!r} has no stored results here: they come with the source tree "
-            "(rl4llm/assets/studies), not with the installed package. "
+            f"study {name!r} has no stored results here: {why_not_stored()}. "
             f"`rl4llm study {name}` makes them (about an hour on 2 cores).")
     return with_repeats(read_json(study_file(name)))
 

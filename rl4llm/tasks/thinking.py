@@ -88,7 +88,8 @@ def dead_end(item: Item, steps) -> int:
 class Thoughts:
     """How demonstrations think.
 
-    silent: share that answers without a thought.
+    silent: share that answers without a thought. Of the shares below it, only `confident` is
+    one of all demonstrations, the others are of those that think.
     more: chance of one more failing attempt before the right one; most: at most so many.
     told: the same chance in a second attempt, after something was said about the first.
     cut: share of failing attempts that stop at their first dead end, the others are played out.
