@@ -202,7 +202,7 @@ def _of_solution(ex: Exercise, solution) -> list[_Outcome]:
 
 # %% ../../nbs/course/00_exercises.ipynb #fba7bc9d
 def _hint(ex: Exercise, got: list) -> str | None:
-    "The hint of the mistake that gives what the answer gives on every case; None without one."
+    "The hint of the mistake that agrees with the answer on every case; None without one."
     for solution, hint in ex.mistakes:
         pairs = zip(_of_solution(ex, solution), got)
         if all(_agree(ex, theirs, mine) for theirs, mine in pairs): return hint
@@ -363,7 +363,7 @@ def _known_names(ex: Exercise) -> set:
 
 
 def _wrong_sort(ex: Exercise, answer, value) -> str | None:
-    """What to say to anything but one number where that is wanted, or to unknown names; else None.
+    """What to say to anything but the number or the names that are wanted; None to those.
 
     value: the answer as an array.
     """
@@ -379,7 +379,8 @@ def _wrong_sort(ex: Exercise, answer, value) -> str | None:
         verb = 'is' if len(unknown) == 1 else 'are'
         return (f"{', '.join(map(repr, unknown))} {verb} none of the names in question, which are "
                 f"{', '.join(sorted(known))}.")
-    if value.size != 1: return f"Wanted is one number, handed in were {value.size or 'none'}."
+    if value.size != 1:
+        return f"Wanted is one number, handed in were {value.size or 'none'}."
     if not is_text: return None
     if not isinstance(answer, str):
         return f"Wanted is a number, handed in was something else ({type(answer).__name__})."

@@ -85,7 +85,9 @@ _response_hints = {
 # %% ../../nbs/course/01_policy_lesson.ipynb #6212a9a5
 def _log_of_sum(z, y, m): return masked_sum(logp_of(z, y).exp(), m, 1).log()
 
-def _log_of_product(z, y, m): return torch.where(m, logp_of(z, y).exp(), 1.).prod(1).log()
+def _log_of_product(z, y, m):
+    probability = logp_of(z, y).exp()
+    return torch.where(m, probability, 1.).prod(1).log()
 
 def _base_two(z, y, m): return masked_sum(logp_of(z, y), m, 1) / math.log(2)
 
@@ -146,7 +148,8 @@ _response_hints |= {
 # %% ../../nbs/course/01_policy_lesson.ipynb #28c7f562
 @exercise('1.1', 'write response_logp(logits, tokens, mask): one log-probability for each '
                  'response.',
-          cases=[_responses(0), _responses(1), _responses(2, (1000, 3))], mistakes=_response_hints.items(),
+          cases=[_responses(0), _responses(1), _responses(2, (1000, 3))],
+          mistakes=_response_hints.items(),
           gradient_of='logits',
           praise='a response is as likely as the product of its tokens, so its log-probability '
                  'is a sum, and padding has no say.')

@@ -557,7 +557,7 @@ def _between(reading: dict) -> str:
     if set(words.values()) == {'no difference shown'}:
         unseen = pd.DataFrame(reading['differences'])[['low', 'high']].abs().max(axis=None)
         return ('no difference between the methods is shown, and one of up to '
-                f'{unseen:.2f} could have stayed unseen')
+                f'{unseen:.2f} would not have been seen')
     return '; '.join(_PAIR[word].format(*pair) for pair, word in words.items())
 
 
