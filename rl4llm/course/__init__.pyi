@@ -12,7 +12,6 @@ from .exercises import exercise_named as exercise_named
 from .exercises import exercise_table as exercise_table
 from .exercises import load_exercises as load_exercises
 from .exercises import review_answer as review_answer
-from .pictures import best_baseline as best_baseline
 from .pictures import compact as compact
 from .pictures import jackknife as jackknife
 from .pictures import loop_diagram as loop_diagram
@@ -23,6 +22,5 @@ from .pictures import plot_forks as plot_forks
 from .pictures import plot_frontier as plot_frontier
 from .pictures import plot_noise as plot_noise
 from .pictures import plot_pushes as plot_pushes
-from .pictures import relative_variance as relative_variance
 from .pictures import verdict_table as verdict_table
 from .pictures import with_error as with_error
