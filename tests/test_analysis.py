@@ -59,6 +59,7 @@ from rl4llm.studies.comparison import (
     holm,
     progress_share,
     reached_step,
+    with_verdicts,
 )
 
 
@@ -900,6 +901,33 @@ def test_table_and_differences():
     )
     with pytest.raises(ValueError, match="no runs of 'ppo'"):
         c.differences('ppo')
+
+
+def test_the_correction_is_over_the_rows_that_are_returned():
+    "Rows that nobody asked for neither cost nor save anything."
+    runs = [
+        made_up_run(name, s, lift)
+        for name, lift in (('grpo', 0.06), ('rloo', 0.0), ('ppo', 0.02))
+        for s in range(5)
+    ]
+    c = compare(runs)
+    whole = c.differences('rloo')
+    for methods, ks in (('grpo', None), (['grpo', 'ppo'], (1, 16)), (None, 64), ('ppo', [4])):
+        part = c.differences('rloo', methods=methods, ks=ks)
+        names = ['grpo', 'ppo'] if methods is None else np.atleast_1d(methods)
+        same = whole[whole['method'].isin(names) & whole['k'].isin(np.atleast_1d(ks or c.ks))]
+        assert len(part) == len(same) and np.allclose(part['p'], same['p'])
+        assert np.allclose(part['p_holm'], holm(part['p']))
+        assert (part['p_holm'].to_numpy() <= same['p_holm'].to_numpy() + 1e-12).all()
+        decided = part['verdict'].isin(['higher', 'lower'])
+        assert (decided == (part['p_holm'] < 0.05)).all()
+    two = [c.differences('rloo', methods='grpo', ks=k, correction=None) for k in (1, 64)]
+    joined = with_verdicts(pd.concat(two, ignore_index=True))
+    assert joined.equals(c.differences('rloo', methods='grpo', ks=(1, 64)))
+    with pytest.raises(ValueError, match="no runs of 'gpro'"):
+        c.differences('rloo', methods='gpro')
+    with pytest.raises(ValueError):
+        c.differences('rloo', ks=10**6)
 
 
 def test_equal_curves_are_no_difference_by_bootstrap_either():

@@ -1,6 +1,6 @@
 "The course: every exercise has a stub, a folded solution and hints; every lesson runs, dry in seconds and in full in minutes."
 
-import ast, contextlib, copy, inspect, io, itertools, os, re, time
+import ast, contextlib, copy, inspect, io, itertools, math, os, re, time
 from pathlib import Path
 from unittest import mock
 import nbformat, numpy as np, pytest, torch
@@ -433,6 +433,83 @@ def test_a_value_that_nobody_foresaw_gets_more_than_the_question(ex):
         return
     said = review_answer(ex.name, 37.5)[1]
     assert ex.ask.lower() not in said.lower() and len(said.split()) > 7, said
+
+
+@every_exercise
+def test_two_mistakes_are_told_apart_by_the_cases(ex):
+    "A hint is given to what agrees with its mistake on every case, so no two may agree on all."
+    from rl4llm.course.exercises import _agree, _of_solution
+
+    outcomes = [_of_solution(ex, wrong) for wrong, _ in ex.mistakes]
+    for (i, one), (j, other) in itertools.combinations(enumerate(outcomes), 2):
+        same = all(_agree(ex, *pair) for pair in zip(one, other))
+        assert not same, f'{ex.name}: {ex.mistakes[i][1]} and {ex.mistakes[j][1]}'
+
+
+def in_groups(g, r, divisor, groups=None):
+    out = torch.zeros_like(r)
+    for k in g.unique().tolist() if groups is None else groups:
+        own = r[g == k]
+        if len(own):
+            out[g == k] = (own - own.mean()) / (divisor(own) + 1e-4)
+    return out
+
+
+# answers that are no listed mistake and agree with one on a case or two
+NEAR_MISSES = [
+    ('2.5', 'subsets of right ones', lambda n, c, k: 1 - math.comb(c, k) / math.comb(n, k)),
+    ('2.5', 'plug-in, not taken from 1', lambda n, c, k: (1 - c / n) ** k),
+    ('2.2', 'divided by the mean', lambda r, g: in_groups(g, r, lambda own: own.mean())),
+    ('2.2', 'two groups only', lambda r, g: in_groups(g, r, lambda own: own.std(), (0, 1))),
+    ('2.2', 'counted groups', lambda r, g: in_groups(g, r, torch.std, range(len(g.unique())))),
+]
+
+
+@pytest.mark.parametrize(
+    'name, answer', [(n, f) for n, _, f in NEAR_MISSES], ids=[w for _, w, _ in NEAR_MISSES]
+)
+def test_a_near_miss_gets_no_false_hint(name, answer):
+    right, said = review_answer(name, answer)
+    assert right is False and said not in [hint for _, hint in EXERCISES[name].mistakes]
+    assert 'your function gives' in said, said
+
+
+@pytest.mark.parametrize('keep', [0, 7])
+def test_a_loss_without_a_gradient_is_told_so_whatever_its_value(keep):
+    def cut(logp, m, r, b):
+        return keep - ((r - b) * (logp.detach() * m).sum(1)).mean()
+
+    def number(logp, m, r, b):
+        return (keep - ((r - b) * (logp * m).sum(1)).mean()).item()
+
+    for answer in (cut, number, lambda *args: float(keep)):
+        right, said = review_answer('1.3', answer)
+        assert right is False and 'no gradient' in said and 'value' not in said, said
+    right, said = review_answer('1.1', lambda z, y, m: picked(z, y).sum(1).detach() + keep)
+    assert 'no gradient' in said and 'The value is right' not in said
+
+
+def test_a_product_of_a_thousand_probabilities_is_refused():
+    def of_product(z, y, m):
+        return torch.where(m, picked(z, y).exp(), 1.0).prod(1).log()
+
+    for answer in (of_product, lambda z, y, m: of_product(z.double(), y, m)):
+        right, said = review_answer('1.1', answer)
+        assert right is False and 'logarithm of the product' in said, said
+
+
+def test_a_number_may_stand_in_brackets():
+    for answer in ([2], (2,), {2}, [[2.0]], np.array([2.0]), torch.tensor([[2]]), np.float32(2)):
+        assert review_answer('1.4', answer)[0], answer
+    for answer in ({4}, [4], np.array([4.0])):
+        assert review_answer('1.4', answer) == review_answer('1.4', 4)
+    for answer in ({2, 3}, [2, 3], [], {}, [object()], {'a': 1}):
+        right, said = review_answer('1.4', answer)
+        assert right is False and 'quotation marks' not in said, said
+
+
+def test_the_number_of_an_exercise_may_be_a_number():
+    assert review_answer(1.4, 2)[0] and review_answer(2.1, lambda r: r)[0] is False
 
 
 def test_right_and_wrong_look_different():

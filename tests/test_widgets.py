@@ -563,18 +563,30 @@ def test_a_long_table_of_papers_scrolls_in_its_box():
     assert 'Zhu et al. 2025' in atlas_explorer(family='advantages').html
 
 
-@pytest.mark.parametrize('steps', [1, 2, 5, 40])
+@pytest.mark.parametrize('steps', [1, 2, 5, 8, 40])
 def test_a_mean_through_the_dots_does_not_lag(steps):
-    "On a straight line a trailing mean lies below every dot; this one goes through all."
+    "On a straight line a trailing mean lies below every dot; this one goes through all it reaches."
     from rl4llm.training.callbacks import centred_mean
 
     line = np.arange(steps) * 0.5
-    assert np.allclose(centred_mean(line), line)
+    mean = centred_mean(line)
+    there = np.isfinite(mean)
+    assert np.allclose(mean[there], line[there])
+    assert there.sum() == steps - 2 * min(4, steps // 4) and (there == there[::-1]).all()
     noisy = np.random.default_rng(0).normal(size=200)
-    assert (
-        centred_mean(noisy).std() < 0.5 * noisy.std()
-        and np.isfinite(centred_mean([1, np.nan, 3])).all()
-    )
+    assert np.nanstd(centred_mean(noisy)) < 0.5 * noisy.std()
+    gap = np.where(np.arange(40) == 20, np.nan, np.arange(40.0))
+    assert np.isfinite(centred_mean(gap)[4:-4]).all()
+
+
+@pytest.mark.parametrize('reach', [1, 4, 9])
+def test_one_last_batch_makes_no_cliff(reach):
+    from rl4llm.training.callbacks import centred_mean
+
+    rewards = [0.37] * 39 + [0.284]
+    for values in (rewards, rewards[::-1]):
+        mean = centred_mean(values, reach)
+        assert np.nanmax(mean) - np.nanmin(mean) < 0.086 / (2 * reach + 1) + 1e-9
 
 
 def test_curves_of_a_run_follow_their_dots():
@@ -589,6 +601,6 @@ def test_curves_of_a_run_follow_their_dots():
     draw_curve(ax, table['step'], table['reward'], 'k')
     for axes in (figure.axes[0], ax):
         dots, mean = (line.get_ydata() for line in axes.lines)
-        assert np.allclose(dots, mean)
+        assert np.allclose(dots[4:-4], mean[4:-4]) and np.isfinite(mean).sum() == len(dots) - 8
     plt.close(figure)
     plt.close(own)

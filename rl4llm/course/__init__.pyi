@@ -13,9 +13,14 @@ from .exercises import exercise_table as exercise_table
 from .exercises import load_exercises as load_exercises
 from .exercises import review_answer as review_answer
 from .pictures import compact as compact
+from .pictures import jackknife as jackknife
 from .pictures import loop_diagram as loop_diagram
+from .pictures import noise_numbers as noise_numbers
+from .pictures import noise_parabola as noise_parabola
 from .pictures import plot_change as plot_change
 from .pictures import plot_forks as plot_forks
 from .pictures import plot_frontier as plot_frontier
+from .pictures import plot_noise as plot_noise
 from .pictures import plot_pushes as plot_pushes
 from .pictures import verdict_table as verdict_table
+from .pictures import with_error as with_error

@@ -79,8 +79,9 @@ def load_exercises() -> None:
             importlib.import_module(module)
 
 # %% ../../nbs/course/00_exercises.ipynb #370f07a9
-def exercise_named(name: str) -> Exercise:
-    "The exercise `name`. Raises ValueError naming those there are."
+def exercise_named(name: str | float) -> Exercise:
+    "The exercise `name`, which may be a number. Raises ValueError naming those there are."
+    name = str(name)
     if name not in EXERCISES:
         load_exercises()
     if name in EXERCISES: return EXERCISES[name]
@@ -113,6 +114,16 @@ def _as_names(answer):
     if isinstance(answer, str): return set(answer.replace(',', ' ').split())
     if type(answer) not in (set, frozenset, list, tuple): return answer
     return {getattr(x, '__name__', x) if callable(x) else str(x) for x in answer}
+
+# %% ../../nbs/course/00_exercises.ipynb #e0e24521
+def _alone(answer):
+    "The only element of a container that holds one, at any depth; anything else as it is."
+    while type(answer) in (list, tuple, set, frozenset) and len(answer) == 1:
+        answer, = answer
+    if not hasattr(answer, 'reshape'): return answer
+    flat = answer.reshape(-1)
+    return flat[0] if len(flat) == 1 else answer
+
 
 # %% ../../nbs/course/00_exercises.ipynb #a08da795
 class _Outcome(NamedTuple):
@@ -190,20 +201,12 @@ def _of_solution(ex: Exercise, solution) -> list[_Outcome]:
         return [_Outcome(None)] * max(1, len(ex.cases))
 
 # %% ../../nbs/course/00_exercises.ipynb #fba7bc9d
-def _hint(ex: Exercise, got: list, wrong: int) -> str | None:
-    """The hint of the mistake that gives what the answer gives on case `wrong`.
-
-    None if no mistake does.
-    """
-    best = None
-    most = 0
+def _hint(ex: Exercise, got: list) -> str | None:
+    "The hint of the mistake that agrees with the answer on every case; None without one."
     for solution, hint in ex.mistakes:
-        results = _of_solution(ex, solution)
-        agreeing = sum(_agree(ex, theirs, mine) for theirs, mine in zip(results, got))
-        if _agree(ex, results[wrong], got[wrong]) and agreeing > most:
-            best = hint
-            most = agreeing
-    return best
+        pairs = zip(_of_solution(ex, solution), got)
+        if all(_agree(ex, theirs, mine) for theirs, mine in pairs): return hint
+    return None
 
 # %% ../../nbs/course/00_exercises.ipynb #74d9bbaa
 def _factor(got, want) -> float | None:
@@ -285,23 +288,28 @@ def _difference(ex: Exercise, got: _Outcome, want: _Outcome, wrong: int) -> str:
     return "{} {}, wanted {}.".format(where, *_two_texts(mine, wanted))
 
 # %% ../../nbs/course/00_exercises.ipynb #462ce185
-def _no_gradient(ex: Exercise) -> str:
-    "What to say to the right value without a gradient."
-    return (f"The value is right, but no gradient flows from it to {ex.gradient_of}, so an "
-            "optimiser has nothing to go by. Look for detach(), item(), no_grad(), numpy or a "
-            "tensor that you made anew: each of them cuts the gradient off.")
+def _no_gradient(ex: Exercise, has_right_value: bool) -> str:
+    "What to say to a result without a gradient."
+    right = 'The value is right, but no gradient flows from it'
+    lead = right if ex.value_counts and has_right_value else 'There is no gradient from your result'
+    return (f"{lead} to {ex.gradient_of}, so an optimiser has nothing to go by. Look for "
+            "detach(), item(), no_grad(), numpy or a tensor that you made anew: each of them cuts "
+            "the gradient off.")
 
 # %% ../../nbs/course/00_exercises.ipynb #636441b7
 def _what_is_wrong(ex: Exercise, got: list, want: list, wrong: int) -> str:
     "The most specific true sentence about an answer that is wrong on case `wrong`."
     mine = got[wrong]
     wanted = want[wrong]
-    if ex.gradient_of and mine.gradient is None and _same(mine.value, wanted.value):
-        return _no_gradient(ex)
-    found = _hint(ex, got, wrong)
-    if not found and ex.cases:
-        found = _factor_hint(ex, got, want)
-    return found or _difference(ex, mine, wanted, wrong)
+    lacking = bool(ex.gradient_of) and mine.gradient is None
+    has_right_value = _same(mine.value, wanted.value)
+    if lacking and (has_right_value or not ex.value_counts):
+        return _no_gradient(ex, has_right_value)
+    said = _hint(ex, got)
+    if not said and ex.cases:
+        said = _factor_hint(ex, got, want)
+    said = said or _difference(ex, mine, wanted, wrong)
+    return f"{said} {_no_gradient(ex, has_right_value)}" if lacking else said
 
 # %% ../../nbs/course/00_exercises.ipynb #d512b1e4
 def _own_line(answer, error) -> str:
@@ -354,8 +362,11 @@ def _known_names(ex: Exercise) -> set:
     return set().union(ex.solution(), *(wrong() for wrong, _ in ex.mistakes))
 
 
-def _wrong_sort(ex: Exercise, value) -> str | None:
-    "What to say to a text where a number is wanted, or to unknown names; None to others."
+def _wrong_sort(ex: Exercise, answer, value) -> str | None:
+    """What to say to anything but the number or the names that are wanted; None to those.
+
+    value: the answer as an array.
+    """
     wanted = ex.solution()
     is_text = value.dtype.kind == 'U'
     if isinstance(wanted, set):
@@ -368,12 +379,16 @@ def _wrong_sort(ex: Exercise, value) -> str | None:
         verb = 'is' if len(unknown) == 1 else 'are'
         return (f"{', '.join(map(repr, unknown))} {verb} none of the names in question, which are "
                 f"{', '.join(sorted(known))}.")
+    if value.size != 1:
+        return f"Wanted is one number, handed in were {value.size or 'none'}."
     if not is_text: return None
-    return (f"{str(value)!r} is a text, because it stands in quotation marks. Wanted is a number, "
+    if not isinstance(answer, str):
+        return f"Wanted is a number, handed in was something else ({type(answer).__name__})."
+    return (f"{answer!r} is a text, because it stands in quotation marks. Wanted is a number, "
             "which is written without them and without words.")
 
 # %% ../../nbs/course/00_exercises.ipynb #7ccda9b8
-def review_answer(name: str, answer) -> Reply:
+def review_answer(name: str | float, answer) -> Reply:
     """Whether `answer` is right for exercise `name`, and what to say about it.
 
     answer: a function or a value. Raises ValueError for an unknown exercise only.
@@ -381,15 +396,15 @@ def review_answer(name: str, answer) -> Reply:
     ex = exercise_named(name)
     if _is_blank(answer): return Reply(None, ex.ask)
     if bool(ex.cases) != callable(answer): return Reply(False, _wrong_kind(ex))
-    if not ex.cases and isinstance(ex.solution(), set):
-        answer = _as_names(answer)
+    if not ex.cases:
+        answer = _as_names(answer) if isinstance(ex.solution(), set) else _alone(answer)
     try:
         got = _outcomes(ex, answer)
     except Exception as error:
         said = _raised(ex, answer, error) if ex.cases else f"That is not it. {ex.ask}"
         return Reply(False, said)
     if any(outcome.value is None for outcome in got): return Reply(None, ex.ask)
-    of_wrong_sort = None if ex.cases else _wrong_sort(ex, got[0].value)
+    of_wrong_sort = None if ex.cases else _wrong_sort(ex, answer, got[0].value)
     if of_wrong_sort: return Reply(False, of_wrong_sort)
     want = _of_solution(ex, ex.solution)
     wrong = [i for i, pair in enumerate(zip(got, want)) if not _is_right(ex, *pair)]
@@ -404,7 +419,7 @@ def _in_notebook() -> bool:
     return get_ipython() is not None
 
 # %% ../../nbs/course/00_exercises.ipynb #81bd3899
-def check_answer(name: str, answer) -> None:
+def check_answer(name: str | float, answer) -> None:
     """Show whether `answer` (a function or a value) is right, or a hint.
 
     Never raises for what the reader wrote; ValueError for an unknown exercise.

@@ -12,12 +12,13 @@ from ..core.numerics import logp_of, masked_mean, masked_sum
 from .exercises import exercise
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #a1ba5462
-def _responses(seed: int) -> tuple:
-    "Random logits (n t v), tokens (n t) and mask (n t) of three responses."
+def _responses(seed: int, lengths=(4, 2, 3)) -> tuple:
+    "Random logits (n t v), tokens (n t) and mask (n t) of responses of these lengths."
     g = torch.Generator().manual_seed(seed)
-    logits = torch.randn(3, 4, 5, generator=g)
-    tokens = torch.randint(0, 5, (3, 4), generator=g)
-    mask = torch.arange(4) < torch.tensor([[4], [2], [3]])
+    shape = len(lengths), max(lengths)
+    logits = torch.randn(*shape, 5, generator=g)
+    tokens = torch.randint(0, 5, shape, generator=g)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     return logits, tokens, mask
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #1256d76d
@@ -84,6 +85,10 @@ _response_hints = {
 # %% ../../nbs/course/01_policy_lesson.ipynb #6212a9a5
 def _log_of_sum(z, y, m): return masked_sum(logp_of(z, y).exp(), m, 1).log()
 
+def _log_of_product(z, y, m):
+    probability = logp_of(z, y).exp()
+    return torch.where(m, probability, 1.).prod(1).log()
+
 def _base_two(z, y, m): return masked_sum(logp_of(z, y), m, 1) / math.log(2)
 
 def _of_each_token(z, y, m): return torch.where(m, logp_of(z, y), 0.)
@@ -108,6 +113,9 @@ _response_hints |= {
     _log_of_sum:
         'You took the logarithm of a sum. The probabilities of the tokens are multiplied, so '
         'take the logarithm of each first and then the sum.',
+    _log_of_product:
+        'You multiplied first and took the logarithm of the product. Of a thousand tokens the '
+        'product is 0 in floating point, and its logarithm -inf: add up logarithms instead.',
     _base_two:
         'Your logarithm has base 2. Here log is the natural one (torch.log, log_softmax), so '
         'each number is too large by a factor of 1 / log 2.',
@@ -140,7 +148,8 @@ _response_hints |= {
 # %% ../../nbs/course/01_policy_lesson.ipynb #28c7f562
 @exercise('1.1', 'write response_logp(logits, tokens, mask): one log-probability for each '
                  'response.',
-          cases=[_responses(0), _responses(1)], mistakes=_response_hints.items(),
+          cases=[_responses(0), _responses(1), _responses(2, (1000, 3))],
+          mistakes=_response_hints.items(),
           gradient_of='logits',
           praise='a response is as likely as the product of its tokens, so its log-probability '
                  'is a sum, and padding has no say.')

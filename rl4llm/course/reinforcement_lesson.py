@@ -62,8 +62,8 @@ def _leave_one_out(rewards):
 # %% ../../nbs/course/02_reinforcement_lesson.ipynb #cfdcf161
 def _case(rewards, group): return torch.tensor(rewards), torch.tensor(group)
 
-_GROUPS = [_case([1., 0., 0., 0., 1., 1., 1., 1.], [0, 0, 0, 0, 1, 1, 1, 1]),
-           _case([1., 0., 1., 1., 0., 0., 1.], [0, 1, 1, 0, 0, 1, 1]),
+_GROUPS = [_case([1., 1., 0., 1., 1., 1., 1., 1.], [0, 0, 0, 0, 1, 1, 1, 1]),
+           _case([1., 0., 1., 1., 0., 0., 1., 0., 1.], [0, 2, 2, 0, 0, 2, 2, 5, 5]),
            _case([.5, .501, 0., 1.], [0, 0, 1, 1])]
 
 # %% ../../nbs/course/02_reinforcement_lesson.ipynb #cb48b3ea
@@ -281,7 +281,7 @@ _subset_hints = {
 # %% ../../nbs/course/02_reinforcement_lesson.ipynb #c1a0593c
 @exercise('2.5', 'write at_least_one(n, c, k): the share of all ways to pick k of n samples, c '
                  'of them right, that hold a right one.',
-          cases=[(10, 3, 1), (10, 3, 2), (20, 2, 5), (10, 3, 8)], mistakes=_subset_hints.items(),
+          cases=[(10, 3, 2), (10, 3, 1), (20, 2, 5), (10, 3, 8)], mistakes=_subset_hints.items(),
           praise='no subset is counted twice and nothing is drawn again, so the mean of this '
                  'number is exactly the probability of success in k tries.')
 def _at_least_one(n, c, k): return float(pass_at_k(n, c, k))

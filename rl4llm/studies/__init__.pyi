@@ -24,6 +24,7 @@ from .comparison import progress_share as progress_share
 from .comparison import reached_step as reached_step
 from .comparison import readable_table as readable_table
 from .comparison import rising_curve as rising_curve
+from .comparison import with_verdicts as with_verdicts
 from .definition_files import check_fields as check_fields
 from .definition_files import fits as fits
 from .definition_files import frozen as frozen

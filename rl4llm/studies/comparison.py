@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SEEDS_FOR_VERDICT', 'Interval', 'half_width', 'p_value', 'crossed_interval', 'hierarchical_interval', 'holm',
            'aligned_counts', 'rising_curve', 'reached_step', 'progress_share', 'Comparison', 'comparison_table',
-           'comparison_differences', 'comparison_crossings', 'readable_table', 'comparison_html', 'plot_comparison',
-           'compare']
+           'with_verdicts', 'comparison_differences', 'comparison_crossings', 'readable_table', 'comparison_html',
+           'plot_comparison', 'compare']
 
 # %% ../../nbs/studies/00_comparison.ipynb #05fa2317
 import html
@@ -399,9 +399,10 @@ class Comparison:
         "See `comparison_table`."
         return comparison_table(self)
 
-    def differences(self, reference=None, *, correction='holm'):
+    def differences(self, reference=None, *, methods=None, ks=None, correction='holm'):
         "See `comparison_differences`."
-        return comparison_differences(self, reference, correction=correction)
+        asked = dict(methods=methods, ks=ks, correction=correction)
+        return comparison_differences(self, reference, **asked)
 
     def crossings(self, *, strict=False):
         "See `comparison_crossings`."
@@ -467,42 +468,61 @@ def _first_method(comparison) -> str:
     return next(iter(comparison.counts))
 
 # %% ../../nbs/studies/00_comparison.ipynb #bc7eaccd
-def _difference_rows(comparison, method: str, reference: str) -> list[dict]:
+def _difference_rows(comparison, method: str, reference: str, ks) -> list[dict]:
     "One row for each k: the paired difference of `method` to `reference`."
-    estimate = _estimate(comparison, method, reference)
+    estimate = _estimate(comparison, method, reference, ks)
     seeds = _seeds(comparison, method, reference)
     rows = []
-    for k, mean, low, high, p in zip(comparison.ks, *estimate):
+    for k, mean, low, high, p in zip(ks, *estimate):
         rows.append(dict(
             method=method, k=k, difference=mean, low=low, high=high, p=p, seeds=seeds))
     return rows
 
 # %% ../../nbs/studies/00_comparison.ipynb #b4bec4c7
-def comparison_differences(
-    comparison: Comparison, reference: str | None = None, *, correction: str | None = 'holm',
+def with_verdicts(
+    table: pd.DataFrame, *, level: float = 0.95, correction: str | None = 'holm',
 ) -> pd.DataFrame:
-    """Paired differences of every method to `reference`, one row per method and k.
+    """A table of differences with a verdict for each row, corrected over its rows.
 
-    Each row has an interval, a p-value and a verdict. The intervals are pointwise.
-    `reference`: default the base, or the first method.
-    `correction`: the verdict uses the p-value corrected over all rows (None: uncorrected).
+    `table`: columns difference, p and seeds, as `comparison_differences` gives them.
+    `correction`: None for uncorrected p-values; otherwise they stand in `p_holm`.
     """
     if correction not in ('holm', None):
         raise ValueError(f"correction must be 'holm' or None, got {correction!r}.")
-    reference = reference or _first_method(comparison)
-    rows = []
-    for method in comparison.counts:
-        if method in (reference, 'base'): continue
-        rows += _difference_rows(comparison, method, reference)
-    columns = ['method', 'k', 'difference', 'low', 'high', 'p', 'seeds']
-    table = pd.DataFrame(rows, columns=columns)
+    table = table.drop(columns=['p_holm', 'verdict'], errors='ignore')
     deciding = 'p'
     if correction:
         table['p_holm'] = holm(table['p'])
         deciding = 'p_holm'
     facts = zip(table['seeds'], table['difference'], table[deciding])
-    table['verdict'] = [_verdict(*fact, comparison.level) for fact in facts]
+    table['verdict'] = [_verdict(*fact, level) for fact in facts]
     return table
+
+# %% ../../nbs/studies/00_comparison.ipynb #6eb94a3a
+def comparison_differences(
+    comparison: Comparison, reference: str | None = None, *, methods=None, ks=None,
+    correction: str | None = 'holm',
+) -> pd.DataFrame:
+    """Paired differences of methods to `reference`, one row per method and k.
+
+    Each row has an interval, a p-value and a verdict. The intervals are pointwise.
+    `reference`: default the base, or the first method.
+    `methods`, `ks`: those that are asked about, default all.
+    `correction`: the verdict uses the p-value corrected over the rows returned (None: uncorrected).
+    Raises ValueError for a method that is not there, or a k above the samples.
+    """
+    reference = reference or _first_method(comparison)
+    if methods is None:
+        methods = [name for name in comparison.counts if name not in (reference, 'base')]
+    elif isinstance(methods, str):
+        methods = [methods]
+    ks = comparison.ks if ks is None else _possible_ks(comparison.counts, ks)
+    rows = []
+    for method in methods:
+        rows += _difference_rows(comparison, method, reference, ks)
+    columns = ['method', 'k', 'difference', 'low', 'high', 'p', 'seeds']
+    table = pd.DataFrame(rows, columns=columns)
+    return with_verdicts(table, level=comparison.level, correction=correction)
 
 # %% ../../nbs/studies/00_comparison.ipynb #a079d23c
 def _all_ks(comparison):

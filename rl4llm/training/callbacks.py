@@ -216,18 +216,22 @@ class LivePlot:
 
 # %% ../../nbs/training/04_callbacks.ipynb #58f0734e
 def centred_mean(values, reach: int = 4):
-    """Mean of each value with up to `reach` neighbours on either side, equally many of both.
+    """Mean of each value and `reach` neighbours on either side; nan where there are fewer.
 
-    It follows a straight line exactly, up to both ends. Missing values are left out.
+    It follows a straight line exactly. Missing values are left out. The reach is at most a
+    quarter of the values, so that at least half of a short curve is there.
     Raises ValueError for a `reach` below 0.
     """
     check_whole('centred_mean', least=0, reach=reach)
     values = np.asarray(values, dtype=float)
-    last = len(values) - 1
-    sides = [min(reach, i, last - i) for i in range(len(values))]
-    windows = [values[i - side:i + side + 1] for i, side in enumerate(sides)]
-    known = [window[~np.isnan(window)] for window in windows]
-    return np.array([window.mean() if len(window) else np.nan for window in known])
+    reach = min(reach, len(values) // 4)
+    means = np.full(len(values), np.nan)
+    for i in range(reach, len(values) - reach):
+        window = values[i - reach:i + reach + 1]
+        known = window[~np.isnan(window)]
+        if len(known):
+            means[i] = known.mean()
+    return means
 
 # %% ../../nbs/training/04_callbacks.ipynb #4e64c059
 def plot_metrics(run, metrics=('reward', 'entropy')):
