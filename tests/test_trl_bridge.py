@@ -1,4 +1,4 @@
-"""Recipes on TRL: the same loss and gradient as by the library's own pipeline, on TRL's own rows."""
+"""Recipes on TRL: loss and gradient are those of the pipeline, on rows that TRL has drawn."""
 
 import dataclasses, json, subprocess, sys, textwrap
 from pathlib import Path
@@ -11,7 +11,6 @@ from transformers import PrinterCallback, TrainerCallback
 from rl4llm import Policy, recipe, task
 from rl4llm.core.pipeline import advantages, batch_loss, build_stages, select_rows
 from rl4llm.core.registry import RECIPES, load_stages
-from rl4llm.core.rollouts import rows_of
 from rl4llm.core.signals import add_signals, live_names
 from rl4llm.scaling.trl_bridge import not_carried, trl_arguments, trl_trainer
 

@@ -151,7 +151,7 @@ _OPTIMISER = {'lr', 'warmup', 'betas', 'weight_decay', 'max_grad_norm', 'micro'}
 
 
 def carries(name: str) -> bool:
-    "Whether a recipe may carry a paper's idea: no placebo, and more than the optimiser's numbers."
+    "Whether a recipe may carry an idea: no placebo, and not the optimiser's numbers alone."
     changed = set(recipe(name).diff())
     return not is_placebo(name) and (recipe(name).parent is None or bool(changed - _OPTIMISER))
 

@@ -257,7 +257,7 @@ def token_ratio(part, runs) -> float:
 
 # %% ../../nbs/atlas/00_claims.ipynb #0528e405
 def part_verdict(part, row: dict, alpha: float = 0.05) -> str:
-    """'holds', 'fails', 'not shown', 'no verdict yet' or 'control broken', for a measured part.
+    """'holds', 'fails', 'not shown', 'no verdict yet' or 'control broken', for a part.
 
     row: as `measured_part` gives it, with the corrected p-value `p_holm`.
     """
