@@ -234,7 +234,8 @@ def measured_part(part, stored: dict, at_reward: float | None = None) -> dict:
             if arm_of(run) in (part.arm, part.minus)]
     if not part.metric.startswith('pass@'): return paired_seeds(part, arms, at_reward)
     k = int(part.metric.removeprefix('pass@'))
-    if not at_reward and control_broken(part, arms): return dict(_unmeasured(), broken=True)
+    if not at_reward and control_broken(part, arms):
+        return dict(_unmeasured(), broken=True)
     made = compare(arms, ks=[k], label=arm_of, at_reward=at_reward, metric='reward')
     if not {part.arm, part.minus} <= set(made.counts): return _unmeasured()
     found = made.estimate(part.arm, part.minus, ks=[k])
