@@ -2519,6 +2519,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'rl4llm/scaling/trl_bridge.py'),
                                            'rl4llm.scaling.trl_bridge._from_all_processes': ( 'scaling/trl_bridge.html#_from_all_processes',
                                                                                               'rl4llm/scaling/trl_bridge.py'),
+                                           'rl4llm.scaling.trl_bridge._is_not_here': ( 'scaling/trl_bridge.html#_is_not_here',
+                                                                                       'rl4llm/scaling/trl_bridge.py'),
                                            'rl4llm.scaling.trl_bridge._live_statistics': ( 'scaling/trl_bridge.html#_live_statistics',
                                                                                            'rl4llm/scaling/trl_bridge.py'),
                                            'rl4llm.scaling.trl_bridge._log_means': ( 'scaling/trl_bridge.html#_log_means',

@@ -23,12 +23,11 @@ from ..core.pipeline import Batch, advantages, batch_loss, build_stages, select_
 from ..core.policy import Policy
 from ..core.registry import as_recipe
 from ..core.rollouts import Rollouts, make_rollouts
-from ..core.signals import add_signals, live_names, needs_reference
+from ..core.signals import add_signals, live_names, needs_reference, signal_name
 from ..core.storage import import_optional
 from ..rewards.verifier import as_item
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #dfc4c5e4
-_NOT_HERE = ('greedy_rewards', 'task')          # signals that this bridge does not compute
 _KEPT_BY_TRL = ('reference', 'sampler')         # refused by name, or kept by TRL itself
 
 
@@ -52,8 +51,11 @@ def not_carried(recipe) -> list[str]:
         found.append(f"a stage that must see each {stages.keep_whole} at once (TRL shuffles rows "
                      "into micro-batches)")
     found += [f"the signal {name} of {stage.name} (it is not computed here)"
-              for stage in stages.parts.values() for name in stage.needs if name in _NOT_HERE]
+              for stage in stages.parts.values() for name in stage.needs if _is_not_here(name)]
     return found
+
+
+def _is_not_here(name: str) -> bool: return name == 'task' or name == 'greedy_rewards'
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #63d23b16
 def trl_arguments(recipe, *, rows: int, processes: int = 1) -> dict:
@@ -162,7 +164,8 @@ def _own_rows(accelerator, count: int) -> Int[Tensor, "n"]:
     return torch.arange(first, first + count, device=accelerator.device)
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #000c8b27
-_THEIRS = {'logp_old': 'old_per_token_logps', 'logp_ref': 'ref_per_token_logps',
+_THEIRS = {signal_name('logp', 'old'): 'old_per_token_logps',
+           signal_name('logp', 'ref'): 'ref_per_token_logps',
            'logp_behave': 'sampling_per_token_logps'}
 
 
