@@ -250,11 +250,16 @@ def _all_rollouts(trainer, output: dict, inputs: list) -> Rollouts:
     how = dict(temperature=trainer.args.temperature)
     stages = trainer.stages
     needs = stages.needed_first | (stages.needed_in_update - {'logp_old'})
+    drew_itself = 'logp_behave' in stages.needs and 'logp_behave' not in rows[0]
+    if drew_itself:                              # TRL notes nothing down when no engine draws
+        needs = needs | {'logp_old'}
     size = trainer.args.per_device_train_batch_size
     with _policies_of(trainer) as (policy, reference):
         own = rollouts_from(rows, policy, len(rows), **how)
         parts = torch.arange(len(rows), device=own.tokens.device).split(size)
         own = add_signals(own, needs, policy=policy, reference=reference, parts=parts)
+        if drew_itself:
+            own = replace(own, logp_behave=own.logp_old)
         rows = [row | _signals_of(own, i, len(row['tokens'])) for i, row in enumerate(rows)]
         every = _from_all_processes(trainer.accelerator, rows)
         how['rewards'] = _summed(trainer)
@@ -273,8 +278,10 @@ def _signals_of(rollouts, i: int, size: int) -> dict:
     known = dict(rollouts.signals)
     if rollouts.logp_ref is not None:
         known['logp_ref'] = rollouts.logp_ref
-    if not rollouts.logp_old[rollouts.mask].isnan().any():
-        known['logp_old'] = rollouts.logp_old
+    for name in ('logp_old', 'logp_behave'):
+        values = getattr(rollouts, name)
+        if not values[rollouts.mask].isnan().any():
+            known[name] = values
     return {name: x[i, :size] if x.ndim > 1 else x[i] for name, x in known.items()}
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #c87985b3
