@@ -276,11 +276,9 @@ def _summed(trainer) -> Float[Tensor, "n"]:
 def _signals_of(rollouts, i: int, size: int) -> dict:
     "What is known of row `i`, of `size` tokens, before the update."
     known = dict(rollouts.signals)
-    if rollouts.logp_ref is not None:
-        known['logp_ref'] = rollouts.logp_ref
-    for name in ('logp_old', 'logp_behave'):
+    for name in _THEIRS:
         values = getattr(rollouts, name)
-        if not values[rollouts.mask].isnan().any():
+        if values is not None and not values[rollouts.mask].isnan().any():
             known[name] = values
     return {name: x[i, :size] if x.ndim > 1 else x[i] for name, x in known.items()}
 
