@@ -2877,6 +2877,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'rl4llm.studies.study.Exam': ('studies/study.html#exam', 'rl4llm/studies/study.py'),
                                       'rl4llm.studies.study.Job': ('studies/study.html#job', 'rl4llm/studies/study.py'),
                                       'rl4llm.studies.study.Study': ('studies/study.html#study', 'rl4llm/studies/study.py'),
+                                      'rl4llm.studies.study.Study.has_frontier': ( 'studies/study.html#study.has_frontier',
+                                                                                   'rl4llm/studies/study.py'),
                                       'rl4llm.studies.study._as_given': ('studies/study.html#_as_given', 'rl4llm/studies/study.py'),
                                       'rl4llm.studies.study._as_run': ('studies/study.html#_as_run', 'rl4llm/studies/study.py'),
                                       'rl4llm.studies.study._blind_at': ('studies/study.html#_blind_at', 'rl4llm/studies/study.py'),

@@ -752,7 +752,7 @@ def counted(sites, results):
     "Counts and survivors of each module that was tried."
     table = {}
     for number, status, by in results:
-        if status == LEFT:
+        if status in (LEFT, PASSED):
             continue
         site = sites[number]
         row = table.setdefault(

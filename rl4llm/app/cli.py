@@ -256,7 +256,7 @@ def study_command(
     typer.echo(f"results: {write_atomic(folder / f'{name}.json', readable_json(results))}")
     if store or not study_file(name).exists():
         typer.echo(f'stored: {save_study(results)}')
-        if study.all_rates:
+        if study.has_frontier:
             typer.echo(f'verdict: {store_frontiers(name)}')
 
 # %% ../../nbs/app/02_cli.ipynb #3cffd4c9

@@ -487,7 +487,7 @@ def frontier_verdict(name: str = 'frontier') -> FrontierVerdict:
 
     Raises ValueError for a study that trains one step size for each method.
     """
-    if not study_named(name).all_rates:
+    if not study_named(name).has_frontier:
         raise ValueError(f"study {name!r} trains one step size for each method, which is a point "
                          "and not a frontier; wanted a study with all_rates.")
     if not verdict_file(name).exists(): return FrontierVerdict(name)

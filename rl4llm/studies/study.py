@@ -64,6 +64,11 @@ class Study:
     path_samples: int = 64
     words: tuple = ()                 # counted in the responses of every examination
 
+    @property
+    def has_frontier(self) -> bool:
+        "Whether it can be read as frontiers: all step sizes trained, and measured on the way."
+        return self.all_rates and bool(self.path_tests)
+
 # %% ../../nbs/studies/02_study.ipynb #695a9ff3
 STUDIES = {}                       # name -> Study
 
