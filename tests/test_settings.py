@@ -270,10 +270,25 @@ def trl_data():
     items_dataset('countdown', 1)
 
 
+def bridge():
+    from rl4llm.scaling import trl_trainer
+
+    trl_trainer('grpo', None, None, folder='nowhere', steps=1)
+
+
+def two_processes():
+    from types import SimpleNamespace
+    from rl4llm.scaling.trl_bridge import _from_all_processes
+
+    _from_all_processes(SimpleNamespace(num_processes=2), [])
+
+
 EXTRAS = {
     'ipywidgets': ('lab', [board, knob]),
     'IPython': ('lab', [live_plot]),
     'datasets': ('scale', [trl_data]),
+    'trl': ('scale', [bridge]),
+    'accelerate': ('scale', [two_processes]),
 }
 
 
