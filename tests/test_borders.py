@@ -702,6 +702,7 @@ LOOKED_UP = {
     'core.registry.stages': ('kind', first),
     'core.registry.stage': ('kind', first),
     'core.registry.check_kind': ('kind', first),
+    'atlas.catalogue.carries': ('recipe', first),
     'core.method_map.recipe_tree': ('recipe', first),
     'core.method_map.changes_of': ('recipe', first),
     'core.method_map.is_placebo': ('recipe', first),
