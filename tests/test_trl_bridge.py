@@ -17,6 +17,7 @@ from rl4llm.scaling.trl_bridge import not_carried, trl_arguments, trl_trainer
 load_stages()
 CARRIED = [name for name in RECIPES if not not_carried(name)]
 FEW = ('grpo', 'dapo', 'gspo', 'grpo_kl', 'forking_tokens', 'cispo')
+FLOAT32 = 5e-5  # share of a gradient's length that rounding may be; it is 1e-6 to 3e-5
 TOP = Path(__file__).resolve().parents[1]
 
 
@@ -38,6 +39,19 @@ class KeepSteps(TrainerCallback):
         self.steps.append((weights, gradient))
 
 
+def keep_losses(trainer):
+    "A list to which the trainer's loss of each slice is added."
+    losses, compute = [], trainer._compute_loss
+
+    def kept(model, inputs):
+        loss = compute(model, inputs)
+        losses.append(float(loss.detach()))
+        return loss
+
+    trainer._compute_loss = kept
+    return losses
+
+
 def moved(policy, scale=0.02):
     "A copy with noise on its weights."
     policy = policy.clone()
@@ -49,7 +63,9 @@ def moved(policy, scale=0.02):
 
 
 def trained(made, folder, *, start, **more):
-    "A trainer after one generation, the reference the shipped model, the policy `start`."
+    """A trainer after one generation, its optimiser steps and the losses of their slices.
+
+    The reference is the shipped model, the policy `start`."""
     base = Policy.load('tiny')
     keep = KeepSteps()
     how = dict(
@@ -70,12 +86,15 @@ def trained(made, folder, *, start, **more):
     )
     trainer.remove_callback(PrinterCallback)
     trainer.model.load_state_dict(start.model.state_dict())
+    losses = keep_losses(trainer)
     trainer.train()
-    return trainer, keep.steps
+    return trainer, keep.steps, losses
 
 
 def expected(made, rollouts, *, start, weights, rows=None, old=True):
-    "The gradient of the same rows by the pipeline, for a policy with these weights."
+    """Loss and gradient of the same rows by the pipeline, for a policy with these weights.
+
+    None if the recipe keeps none of the rows."""
     base = Policy.load('tiny')
     stages = build_stages(made)
     unknown = torch.full_like(rollouts.logp_old, float('nan'))
@@ -93,9 +112,11 @@ def expected(made, rollouts, *, start, weights, rows=None, old=True):
         batch = batch.take(place[rows[kept[rows]]])
     policy = start.clone()
     policy.model.load_state_dict(weights, strict=False)
+    policy = Policy(policy.model.double(), policy.tokenizer, fast=False)
     live = policy.statistics(batch.rows, ('logp', *live_names(stages.needs)))
-    batch_loss(stages, batch, live.pop('logp'), policy=policy, **live).backward()
-    return {name: p.grad for name, p in policy.model.named_parameters()}
+    loss = batch_loss(stages, batch, live.pop('logp'), policy=policy, **live)
+    loss.backward()
+    return float(loss.detach()), {name: p.grad for name, p in policy.model.named_parameters()}
 
 
 def gap(found, wanted):
@@ -103,45 +124,51 @@ def gap(found, wanted):
     return (difference / sum(float(wanted[n].square().sum()) for n in wanted)) ** 0.5
 
 
-def check_gradient(name, tmp_path, **more):
+def check_loss_and_gradient(name, tmp_path, **more):
     made = recipe(name, prompts=4, group=8, minibatch=None, epochs=1, lr=1e-3)
     start = moved(Policy.load('tiny'))
-    trainer, steps = trained(made, tmp_path, start=start, **more)
+    trainer, steps, losses = trained(made, tmp_path, start=start, **more)
     rewards = trainer.generated.rows.rewards
     assert 0 < rewards.nanmean() < 1 or name not in FEW
     wanted = expected(made, trainer.generated.rows, start=start, weights=steps[0][0])
-    if wanted is None or not any(g.any() for g in wanted.values()):
+    if wanted is None:
         assert not any(g.any() for g in steps[0][1].values())
         return
-    assert gap(steps[0][1], wanted) < 2e-5
+    loss, gradient = wanted
+    assert len(losses) == 4 and abs(sum(losses) - loss) < 1e-5 * max(1, abs(loss))
+    if not any(g.any() for g in gradient.values()):
+        assert not any(g.any() for g in steps[0][1].values())
+        return
+    assert gap(steps[0][1], gradient) < FLOAT32
 
 
 @pytest.mark.parametrize('name', FEW)
-def test_a_recipe_has_the_gradient_of_the_pipeline(name, tmp_path):
+def test_a_recipe_has_loss_and_gradient_of_the_pipeline(name, tmp_path):
     assert name in CARRIED
-    check_gradient(name, tmp_path)
+    check_loss_and_gradient(name, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [name for name in CARRIED if name not in FEW])
-def test_every_recipe_has_the_gradient_of_the_pipeline(name, tmp_path):
-    check_gradient(name, tmp_path)
+def test_every_recipe_has_loss_and_gradient_of_the_pipeline(name, tmp_path):
+    check_loss_and_gradient(name, tmp_path)
 
 
 @pytest.mark.parametrize('name', ['grpo_clip_higher', 'grpo_kl'])
 def test_later_updates_of_a_generation_know_the_old_policy(name, tmp_path):
     made = recipe(name, prompts=4, group=8, minibatch=16, epochs=1, lr=3e-3)
     start = moved(Policy.load('tiny'))
-    trainer, steps = trained(made, tmp_path, start=start)
+    trainer, steps, losses = trained(made, tmp_path, start=start)
     assert len(steps) == 2
     for number, (weights, gradient) in enumerate(steps):
         slices = trainer._buffered_inputs[2 * number : 2 * number + 2]
         rows = torch.cat([part['row'] for part in slices])
         rollouts = trainer.generated.rows
-        wanted = expected(made, rollouts, start=start, weights=weights, rows=rows)
-        assert gap(gradient, wanted) < 2e-5
         seen = dict(start=start, weights=weights, rows=rows)
-        blind = expected(made, rollouts, **seen, old=False)
+        loss, wanted = expected(made, rollouts, **seen)
+        assert abs(sum(losses[2 * number : 2 * number + 2]) - loss) < 1e-5
+        assert gap(gradient, wanted) < FLOAT32
+        _, blind = expected(made, rollouts, **seen, old=False)
         assert (gap(gradient, blind) > 1e-3) == (number > 0)
 
 
@@ -180,7 +207,7 @@ def test_your_own_reward_and_advantage_are_trained_with(tmp_path):
         return [1.0 if '+' in text else 0.0 for text in completions]
 
     made = recipe('grpo', prompts=4, group=8, advantage=own_advantage, reward=short)
-    trainer, _ = trained(made, tmp_path, start=Policy.load('tiny'))
+    trainer, *_ = trained(made, tmp_path, start=Policy.load('tiny'))
     batch = trainer.generated
     rewards = torch.tensor(short(None, batch.rows.texts))
     assert torch.equal(batch.rows.rewards, rewards) and 0 < rewards.mean() < 1

@@ -34,7 +34,7 @@ class Signal:
     tree: whether the oracle has it on a tree of tokens.
     replay: who gives it to a replay: 'rows', 'policy', 'kept' (the rows, if it was saved with
     them) or 'nobody'.
-    explorer: whether the panel of advantages has it.
+    explorer: whether the panel of advantages has it. trl: whether TRL's trainer has it.
     """
     what: str
     since: str
@@ -42,6 +42,7 @@ class Signal:
     tree: bool = True
     replay: str = 'rows'
     explorer: bool = False
+    trl: bool = True
     sampler: str | None = None
 
 # %% ../../nbs/core/12_signals.ipynb #74453e6c
@@ -53,7 +54,7 @@ def _row(name: str, what: str, since: str, shape: str = '', **more) -> None:
 
 
 _row('policy', "the policy in training", 'run', tree=False, replay='policy')
-_row('task', "the task", 'run', tree=False, replay='nobody')
+_row('task', "the task", 'run', tree=False, replay='nobody', trl=False)
 _row('rollouts', "the rows with all their fields", 'rows')
 _row('rewards', "reward of each row", 'rows', 'n', explorer=True)
 _row('group', "which rows share a baseline", 'rows', 'n', explorer=True)
@@ -73,7 +74,7 @@ _row('logp_ref', "log-probabilities by the reference", 'before', 'n t', replay='
 _row('old_hidden', "final hidden states that predict each token, before the update", 'before',
      'n t d', tree=False, replay='policy')
 _row('greedy_rewards', "reward of the greedy answer to the row's prompt", 'before', 'n',
-     replay='kept', explorer=True)
+     replay='kept', explorer=True, trl=False)
 _row('adv', "the advantages, one a token", 'adv', 'n t')
 _row('X', "a token statistic of the policy in training, with gradient", 'live', 'n t ...',
      replay='policy')

@@ -23,7 +23,7 @@ from ..core.pipeline import Batch, advantages, batch_loss, build_stages, select_
 from ..core.policy import Policy
 from ..core.registry import as_recipe
 from ..core.rollouts import Rollouts, make_rollouts
-from ..core.signals import add_signals, live_names, needs_reference, signal_name
+from ..core.signals import SIGNALS, add_signals, live_names, needs_reference, signal_name
 from ..core.storage import import_optional
 from ..rewards.verifier import as_item
 
@@ -51,11 +51,11 @@ def not_carried(recipe) -> list[str]:
         found.append(f"a stage that must see each {stages.keep_whole} at once (TRL shuffles rows "
                      "into micro-batches)")
     found += [f"the signal {name} of {stage.name} (it is not computed here)"
-              for stage in stages.parts.values() for name in stage.needs if _is_not_here(name)]
+              for stage in stages.parts.values() for name in stage.needs if _is_missing(name)]
     return found
 
 
-def _is_not_here(name: str) -> bool: return name == 'task' or name == 'greedy_rewards'
+def _is_missing(name: str) -> bool: return name in SIGNALS and not SIGNALS[name].trl
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #63d23b16
 def trl_arguments(recipe, *, rows: int, processes: int = 1) -> dict:
