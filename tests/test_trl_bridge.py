@@ -8,11 +8,18 @@ import torch
 pytest.importorskip('trl')
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
-from rl4llm import Policy, recipe, task
+from rl4llm import Policy, recipe, task, use
 from rl4llm.core.pipeline import advantages, batch_loss, build_stages, select_rows
 from rl4llm.core.registry import RECIPES, load_stages
 from rl4llm.core.signals import add_signals, live_names
-from rl4llm.scaling.trl_bridge import not_carried, trl_arguments, trl_trainer
+from rl4llm.scaling.trl_bridge import (
+    not_carried,
+    read_memory,
+    remembering,
+    trl_arguments,
+    trl_trainer,
+)
+from rl4llm.training.checkpoints import pack_stages
 
 load_stages()
 CARRIED = [name for name in RECIPES if not not_carried(name)]
@@ -172,9 +179,105 @@ def test_later_updates_of_a_generation_know_the_old_policy(name, tmp_path):
         assert (gap(gradient, blind) > 1e-3) == (number > 0)
 
 
+REMEMBERS = ('ppo', 'ppo_kl', 'rank_shaping', 'rlfr', 'grpo_adaptive_kl', 'grpo_adaptive_entropy')
+
+
+def test_recipes_with_a_memory_carry_over():
+    assert set(REMEMBERS) | {'prorl', 't1', 'grpo_tied_reset'} <= set(CARRIED)
+    assert remembering(build_stages(recipe('prorl'))) and not remembering(
+        build_stages(recipe('grpo'))
+    )
+
+
+def generations(made, folder, steps, **more):
+    """A trainer after so many generations of one update each.
+
+    With it the rows of each generation and what stages remembered at its end."""
+    seen = []
+
+    class Look(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            plain, tensors = pack_stages(remembering(trainer.stages))
+            kept = {name: x.detach().clone() for name, x in tensors.items()}
+            seen.append((trainer.drawn, plain, kept))
+
+    base = Policy.load('tiny')
+    how = dict(PLAIN, processing_class=base.tokenizer, seed=0, max_grad_norm=0.0)
+    trainer = trl_trainer(
+        made, base.clone().model, dataset(base), folder=folder, steps=steps, rows=8, **how, **more
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(Look())
+    trainer.train()
+    return trainer, seen
+
+
+PLAIN = dict(
+    use_cpu=True,
+    bf16=False,
+    gradient_checkpointing=False,
+    report_to=[],
+    save_strategy='no',
+    disable_tqdm=True,
+    max_completion_length=24,
+)
+
+
+def same_memory(a, b):
+    return a[0] == b[0] and all(torch.equal(x, b[1][name]) for name, x in a[1].items())
+
+
+@pytest.mark.parametrize('name', ['grpo_adaptive_kl', 'rank_shaping', 'ppo'])
+def test_stages_remember_each_generation_once(name, tmp_path):
+    "Three generations of two updates: the state changes with the second update only."
+    made = recipe(name, prompts=4, group=8, minibatch=16, epochs=1, lr=3e-3)
+    _, seen = generations(made, tmp_path, 3)
+    states = [state for _, *state in seen]
+    assert len(states) == 6
+    assert same_memory(states[1], states[2]) and same_memory(states[3], states[4])
+    assert not same_memory(states[0], states[1]) and not same_memory(states[2], states[3])
+
+
+def test_what_a_stage_remembers_is_what_the_loop_would_tell_it(tmp_path):
+    made = recipe('rank_shaping', prompts=4, group=8, minibatch=None, lr=3e-3)
+    _, seen = generations(made, tmp_path, 3)
+    stages = build_stages(made)
+    own = remembering(stages)
+    for rollouts, *state in seen:
+        advantages(stages, rollouts, policy=None)
+        for stage in own.values():
+            stage.update(rollouts)
+        assert same_memory(state, pack_stages(own))
+
+
+def test_a_reset_makes_the_reference_the_policy_and_clears_the_optimiser(tmp_path):
+    every = use('reset_reference', every=2, patience=None)
+    made = recipe('prorl', prompts=4, group=8, minibatch=None, lr=3e-3, reference=every)
+    trainer, seen = generations(made, tmp_path, 2)
+    theirs = dict(trainer.ref_model.named_parameters())
+    start = Policy.load('tiny').model.state_dict()
+    changed = 0
+    for name, p in trainer.model.named_parameters():
+        assert torch.equal(p, theirs[name])
+        changed += not torch.equal(p, start[name])
+    assert changed and not trainer.optimizer.state
+    assert trainer.stages.reference.call.resets == [2]
+    assert trainer.stages.reference.call.kept.model is trainer.ref_model
+
+
+def test_a_checkpoint_that_was_broken_off_is_named(tmp_path):
+    with pytest.raises(ValueError, match='broken off'):
+        read_memory(build_stages(recipe('ppo')), tmp_path)
+    read_memory(build_stages(recipe('grpo')), tmp_path)
+
+
 def test_what_does_not_carry_over_is_named(tmp_path):
     base = Policy.load('tiny')
-    for name, stage in (('ppo', 'gae'), ('dph_js', 'rehearse_solved'), ('one_shot', 'handful')):
+    for name, stage in (
+        ('clip_cov', 'batch'),
+        ('dph_js', 'rehearse_solved'),
+        ('one_shot', 'handful'),
+    ):
         with pytest.raises(ValueError, match=f'does not carry over.*{stage}'):
             trl_trainer(name, base.model, dataset(base, 2), folder=tmp_path, steps=1)
 
@@ -218,7 +321,7 @@ TWO = textwrap.dedent('''
     import sys, torch
     sys.path.insert(0, 'tests')
     from test_trl_bridge import dataset
-    from rl4llm import Policy, recipe, task
+    from rl4llm import Policy, recipe, task, use
     from rl4llm.scaling.trl_bridge import trl_trainer
 
     out, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -30,7 +30,8 @@ HYPERPARAMETERS = dict(
     epochs=int, prompts_per_step=int, num_generations=int, minibatch_prompts=int,
     num_iterations=int, temperature=float, top_p=float, max_prompt_length=int,
     max_completion_length=int, epsilon=float, epsilon_high=float, beta=float, entropy_coef=float,
-    positive_weight=float, loss_type=('grpo', 'bnpo', 'dr_grpo', 'dapo', 'cispo'),
+    positive_weight=float, overlong_buffer=int,
+    loss_type=('grpo', 'bnpo', 'dr_grpo', 'dapo', 'cispo'),
     scale_rewards=('group', 'batch', 'none'))
 
 # %% ../../nbs/scaling/00_config_files.ipynb #b40fa869

@@ -4,18 +4,23 @@
 
 # %% auto #0
 __all__ = ['not_carried', 'trl_arguments', 'RecipeMixin', 'recipe_trainer', 'check_carried', 'rows_from', 'rollouts_from',
-           'fitted', 'with_engine_ratio', 'trl_trainer']
+           'fitted', 'with_engine_ratio', 'remembering', 'write_memory', 'read_memory', 'trl_trainer']
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #250c16bf
+import json
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #28419024
 import torch
 from jaxtyping import Bool, Float, Int
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import TrainerCallback
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #6d16e0c6
 from ..core.numerics import STATISTICS
@@ -24,13 +29,12 @@ from ..core.policy import Policy
 from ..core.registry import as_recipe
 from ..core.rollouts import Rollouts, make_rollouts
 from ..core.signals import SIGNALS, add_signals, live_names, needs_reference, signal_name
-from ..core.storage import import_optional
+from ..core.storage import import_optional, write_atomic
+from ..references.reference_policies import CopiedPolicy, fixed_reference
 from ..rewards.verifier import as_item
+from ..training.checkpoints import pack_stages, unpack_stages
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #dfc4c5e4
-_KEPT_BY_TRL = ('reference', 'sampler')         # refused by name, or kept by TRL itself
-
-
 def not_carried(recipe) -> list[str]:
     "What of a recipe TRL's trainer has no place for: a phrase each, none if it carries over."
     made = as_recipe(recipe)
@@ -41,12 +45,8 @@ def not_carried(recipe) -> list[str]:
     if made.curriculum.name != 'uniform' or made.curriculum.knobs:
         found.append(f"the curriculum {made.curriculum.name} (problems come in the order of the "
                      "data set)")
-    if made.reference.name != 'fixed_reference':
-        found.append(f"the reference {made.reference.name} (TRL keeps the model of the start)")
-    for place in stages.memory:
-        if place in _KEPT_BY_TRL: continue
-        found.append(f"the {place} {stages.parts[place].name} (it keeps a memory, which TRL's "
-                     "checkpoints would lose)")
+    if not isinstance(stages.reference.call, (fixed_reference, CopiedPolicy)):
+        found.append(f"the reference {made.reference.name} (TRL keeps one copy of the model)")
     if stages.keep_whole:
         found.append(f"a stage that must see each {stages.keep_whole} at once (TRL shuffles rows "
                      "into micro-batches)")
@@ -88,7 +88,7 @@ class RecipeMixin:
     """What makes a `GRPOTrainer` train by a recipe; `recipe_trainer` builds the class.
 
     generated: the rows of this process in the present generation. kept: which were selected.
-    windows: for each optimiser step, the mask of all its rows on all processes.
+    drawn: the rows of all processes. windows: for each optimiser step, the mask of all its rows.
     """
 
     def __init__(self, model, recipe, **more):
@@ -99,6 +99,8 @@ class RecipeMixin:
         more.setdefault('reward_funcs', [_as_reward_function(self.stages.reward)])
         super().__init__(model, **more)
         _check_slices(self.args)
+        _share_reference(self)
+        self.add_callback(_Remembering(self))
 
     def _calculate_rewards(self, *args):
         self.rewards = super()._calculate_rewards(*args)
@@ -106,7 +108,7 @@ class RecipeMixin:
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
-        rollouts = _all_rollouts(self, output, inputs)
+        rollouts = self.drawn = _all_rollouts(self, output, inputs)
         batch, kept = _weighed(self, rollouts)
         mine = _own_rows(self.accelerator, len(inputs))
         self.generated = batch.take(mine)
@@ -124,6 +126,11 @@ class RecipeMixin:
 
     def _compute_loss(self, model, inputs):
         return _slice_loss(self, model, inputs)
+
+    def train(self, resume_from_checkpoint=None, **more):
+        if resume_from_checkpoint:
+            read_memory(self.stages, resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, **more)
 
 
 @cache
@@ -379,6 +386,93 @@ def _log_means(trainer, mask: Bool[Tensor, "n t"], live: dict) -> None:
     for name in ('entropy', 'logp'):
         mean = live[name].detach()[mask].mean()
         trainer._metrics[mode][name].append(float(trainer.accelerator.gather(mean).nanmean()))
+
+# %% ../../nbs/scaling/02_trl_bridge.ipynb #bc6e8179
+def _share_reference(trainer) -> None:
+    """Let a reference that changes be TRL's own copy of the model.
+
+    Raises ValueError if TRL has loaded none, as with an adapter.
+    """
+    reference = trainer.stages.reference
+    if not isinstance(reference.call, CopiedPolicy): return
+    if trainer.ref_model is None:
+        raise ValueError(f"the reference {reference.name} needs a copy of the model, and TRL has "
+                         "loaded none, as with an adapter: train all weights, or take "
+                         "reference='fixed_reference'.")
+    model = trainer.accelerator.unwrap_model(trainer.ref_model)
+    reference.call.kept = Policy(model, trainer.processing_class, fast=False)
+
+
+def remembering(stages) -> dict:
+    "The stages that have something to remember, by place."
+    return {place: part for place, part in stages.memory.items()
+            if not isinstance(part, fixed_reference)}
+
+
+def _remember(trainer) -> None:
+    "Let every stage with a memory take in the present generation."
+    found = remembering(trainer.stages)
+    with _policies_of(trainer) as (policy, _):
+        state = SimpleNamespace(policy=policy, optimiser=trainer.optimizer,
+                                rollouts=trainer.drawn, step=trainer.state.global_step)
+        for place, stage in found.items():
+            if hasattr(stage, 'update'):
+                stage.update(state if place == 'reference' else trainer.drawn)
+    _agree(trainer.accelerator, {p: s for p, s in found.items() if p != 'reference'})
+
+
+def _agree(accelerator, memory: dict) -> None:
+    "Give the stages of every process the state that the first process has."
+    if accelerator.num_processes == 1 or not memory: return
+    broadcast = import_optional('accelerate.utils', "training on TRL").broadcast_object_list
+    plain, tensors = pack_stages(memory)
+    box = [plain, {name: x.cpu() for name, x in tensors.items()}]
+    broadcast(box)
+    unpack_stages(memory, *box)
+
+
+class _Remembering(TrainerCallback):
+    "Tells stages with a memory what was drawn, and keeps their state in checkpoints."
+    def __init__(self, trainer): self.trainer = trainer
+
+    def on_step_end(self, args, state, control, **_):
+        updates = args.steps_per_generation // args.gradient_accumulation_steps
+        if state.global_step % (updates * args.num_iterations) == 0:
+            _remember(self.trainer)
+
+    def on_save(self, args, state, control, **_):
+        if state.is_world_process_zero:
+            write_memory(self.trainer.stages, _checkpoint(args.output_dir, state.global_step))
+
+
+def _checkpoint(folder, step: int) -> Path: return Path(folder) / f'checkpoint-{step}'
+
+# %% ../../nbs/scaling/02_trl_bridge.ipynb #a4dcde5d
+_PLAIN, _TENSORS = 'stages.json', 'stages.safetensors'
+
+
+def write_memory(stages, folder) -> None:
+    "Write what stages remember into a checkpoint folder; nothing if they remember nothing."
+    found = remembering(stages)
+    if not found: return
+    plain, tensors = pack_stages(found)
+    whole = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
+    save_file(whole, Path(folder) / _TENSORS)
+    write_atomic(Path(folder) / _PLAIN, json.dumps(plain))
+
+
+def read_memory(stages, folder) -> None:
+    """Give stages back what they remembered when a checkpoint was written.
+
+    Raises ValueError for a checkpoint that has nothing of it.
+    """
+    found = remembering(stages)
+    if not found: return
+    path = Path(folder) / _PLAIN
+    if not path.exists():
+        raise ValueError(f"{folder} has no {path.name}: it was broken off while it was written. "
+                         "Remove that folder and go on from the one before it.")
+    unpack_stages(found, json.loads(path.read_text()), load_file(Path(folder) / _TENSORS))
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #ed773d4f
 _OF_TRAINER = ('peft_config', 'callbacks', 'eval_dataset', 'optimizers', 'reward_funcs',
