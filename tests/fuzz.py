@@ -130,7 +130,7 @@ def result_of(part):
     plain = part.strip().strip('*$`.#').strip()
     before, sign, after = plain.rpartition('=')
     named = before.strip()
-    sums = set(named) <= set(DIGITS + ' \t\n+-*/().=')
+    sums = all(letter.isdecimal() or letter in ' \t\n+-*/().=' for letter in named)
     return after.strip() if sign and (sums or named.isidentifier()) else plain
 
 
@@ -227,12 +227,20 @@ def after_is(rest):
 SAME_SIGN = {'−': '-', '–': '-', '⁄': '/', '∕': '/'}
 
 
+def narrow(text):
+    "Full-width signs as ordinary ones, so that a full-width `e` may stand in `\\boxed`."
+    return ''.join(chr(ord(x) - 0xFEE0) if '！' <= x <= '～' else x for x in text)
+
+
+def without_signs(said):
+    "An answer without the marks of a heading and the `=` that stand before it."
+    return said.lstrip('#= \t\n\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u2003\u2028\u2029')
+
+
 def ordinary(said):
     "Full-width signs and other minus signs and bars as ordinary ones, `½` as ` 1/2`."
     out = ''
-    for written_as in said:
-        is_wide = '！' <= written_as <= '～'
-        letter = chr(ord(written_as) - 0xFEE0) if is_wide else written_as
+    for letter in narrow(said):
         fraction = unicodedata.decomposition(letter).startswith('<fraction>')
         value = Fraction(unicodedata.numeric(letter)).limit_denominator(10) if fraction else 0
         digit = unicodedata.decimal(letter, None)
@@ -317,9 +325,11 @@ def own_rule(item, text):
     "It states an answer of the row: the same number, or the same words."
     answers = item.data[1] if isinstance(item.data[1], tuple) else (item.data[1],)
     rights = [reading(said) for answer in answers for said in statement(str(answer))]
-    ways = (text, text.casefold().lstrip('#= \t\n\v\f\r'))  # `\\BOXED` and ### are fine
-    said = [reading(s) for way in ways for s in statement(way)]
-    allowed = any(agrees(s, right) for s in said for right in rights)
+    ways = (text, narrow(text).casefold())  # `\\BOXED` is fine
+    said = [s for way in ways for s in statement(way)]
+    said += [without_signs(s) for s in said]  # so are `### 7` and `= 7`,
+    said += [result_of(narrow(s)) for s in said]  # and `3 + 4 = 7`, whose sum nobody checks
+    allowed = any(agrees(reading(s), right) for s in said for right in rights)
     plain = (statement(str(a))[0].strip() if isinstance(a, str) else a for a in answers)
     known = set().union(*map(spellings, plain))
     part = answer_part(text)

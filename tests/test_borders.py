@@ -617,6 +617,7 @@ def test_a_recipe_completes_itself():
         (dict(advantage=None), 'advantage is None'),
         (dict(objective='grpo'), 'stage of kind advantage'),
         (dict(lr=-1), 'lr is -1'),
+        (dict(lr=1e38), 'lr is 1e+38'),
         (dict(regularisers=(3,)), 'regulariser is 3'),
     ):
         assert words in said(lambda: Recipe('x', **bad), TypeError, ValueError)
@@ -1031,6 +1032,7 @@ def read_anew(folder, seed, **files):
     return json.loads(child.stdout)
 
 
+PLACES = 'def up(x): return x + 1\ndef down(x): return x - 1\n'
 CHANGED = {  # {} stands for 1, then for 2
     'an imported module': ('import helpers\ndef f(rewards, group): return helpers.h(rewards)', 0),
     'an imported name': ('from helpers import h\ndef f(rewards, group): return h(rewards)', 0),
@@ -1084,6 +1086,29 @@ CHANGED = {  # {} stands for 1, then for 2
     'a cached function': ('import functools\n@functools.cache\ndef N(): return {}\n', 'N()'),
     'a pattern': ("import re\nN = re.compile('a' * 300 + 'b' * {})\n", 'len(N.pattern)'),
     'a method': ('class D:\n    x = {}\n    def m(self): return self.x\nN = D().m\n', 'N()'),
+    'names that change places': (PLACES + 'A, B = [up, down][::(-1) ** {}]\n', 'A(B(1) * 2)'),
+    'defaults that change places': (
+        PLACES + 'def N(a=[up, down][{} - 1], b=[down, up][{} - 1]): return a(b(1) * 2)\n',
+        'N()',
+    ),
+    'closures that change places': (
+        PLACES
+        + 'def both(a, b): return lambda x: a(b(x) * 2)\n'
+        + 'N = both(*[up, down][::(-1) ** {}])\n',
+        'N(1)',
+    ),
+    'attributes that change places': (
+        PLACES
+        + 'class D:\n'
+        + '    def __init__(self, a, b): self.a, self.b = a, b\n'
+        + '    def __call__(self, rewards, group): return self.a(self.b(rewards) * 2)\n'
+        + 'stage = D(*[up, down][::(-1) ** {}])\n',
+        'N',
+    ),
+    'a class with functions that change places': (
+        PLACES + 'class D:\n    a, b = [up, down][::(-1) ** {}]\n',
+        'D.a(D.b(1) * 2)',
+    ),
 }
 HELPERS = """
 RATE = {}

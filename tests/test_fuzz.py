@@ -68,6 +68,16 @@ SAT = Item('sat', (2, ((1, 2), (-1, -2))))
         (Item(OWN, ('', '$15')), '€15', False),
         (Item(OWN, ('', 'Paris')), 'The answer is paris.', True),
         (Item(OWN, ('', 'Paris')), 'not Paris', False),
+        (Item(OWN, ('', 12)), '\\boxｅd{12}', True),
+        (Item(OWN, ('', 12)), '\\boxｅd{3}', False),
+        (Item(OWN, ('', 12)), '\\boxｅd{12} \\boxｅd{3}', False),
+        (Item(OWN, ('', 12)), '#### 3\n#\x1c## 12', True),
+        (Item(OWN, ('', 12)), '###\u2003#3', False),
+        (Item(OWN, ('', 12)), '77 = 12', True),
+        (Item(OWN, ('', 12)), '12 = 77', False),
+        (Item(OWN, ('', 12)), '12 or 77 = 12', False),
+        (MOD, '１１ ８ = 6', True),
+        (MOD, '1 = ６', False),
     ],
 )
 def test_the_rules_of_the_fuzz_say_what_one_says_by_hand(item, text, right):

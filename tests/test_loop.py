@@ -225,6 +225,16 @@ def test_the_last_good_checkpoint_is_named(tmp_path, small_policy, easy, lively)
         )
 
 
+@pytest.mark.parametrize('kept', [False, True])
+def test_what_to_do_without_a_checkpoint_depends_on_the_folder(
+    tmp_path, small_policy, easy, lively, kept
+):
+    how = r'see Checkpoint\(every=' if kept else 'pass path='
+    where = tmp_path / 'run' if kept else None
+    with pytest.raises(TrainingDiverged, match=f'no checkpoint yet .{how}'):
+        train(small_policy, easy, lively, steps=4, path=where, callbacks=[Poison()])
+
+
 @pytest.mark.parametrize(
     'reward, words',
     [(infinite, 'infinite returned inf for row 0'), (too_few, 'returned 1 rewards for 16')],

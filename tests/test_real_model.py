@@ -568,6 +568,9 @@ def test_one_string_is_one_prompt(tmp_path, tokenizer, model):
     for nothing in ([], ()):
         with pytest.raises(ValueError, match='no prompts given'):
             policy.sample(nothing, 1, seed=0)
+    for strange in (b'3 4 5', [['3 4 5']], [dict(role='user', content='3 4 5')], [text, None]):
+        with pytest.raises(TypeError, match='prompt . is .*wanted a string or a problem'):
+            policy.sample(strange, 1, seed=0)
 
 
 def test_special_tokens_inside_a_response_reach_the_verifier(tokenizer):

@@ -202,6 +202,8 @@ def called_code(functions) -> dict[str, str]:
         for read, value in sorted((_names_in(fn) | carried).items()):
             if _is_ours(value, fn):
                 waiting.append(value)
+                if not _is_library(fn):           # which of two is meant may change
+                    found[f'{name}: {read}'] = code_of(value)
             elif not _is_library(fn) or _is_data(value) or _has_numbers(value):
                 found[f'{name}: {read}'] = value_text(value, waiting)
     return found

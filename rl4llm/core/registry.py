@@ -416,6 +416,9 @@ def _is_natural(value) -> bool:
 def _is_positive(value) -> bool: return _is_number(value) and value > 0
 
 
+def _is_step_size(value) -> bool: return _is_positive(value) and value <= 1e6
+
+
 def _is_weight(value) -> bool: return _is_number(value) and value >= 0
 
 
@@ -432,7 +435,8 @@ def _are_betas(value) -> bool:
 _COUNTS = ('prompts', 'group', 'max_new_tokens', 'epochs', 'minibatch', 'micro')
 NUMBERS = {field: (_is_count, 'a whole number of at least 1') for field in _COUNTS}
 NUMBERS |= {field: (_is_positive, 'a finite number above 0')
-            for field in ('temperature', 'lr', 'max_grad_norm')}
+            for field in ('temperature', 'max_grad_norm')}
+NUMBERS['lr'] = (_is_step_size, 'a number above 0 and up to 1e6')
 NUMBERS['warmup'] = (_is_natural, 'a whole number of at least 0')
 NUMBERS['weight_decay'] = (_is_weight, 'a finite number of at least 0')
 NUMBERS['betas'] = (_are_betas, 'two numbers from 0 to below 1')

@@ -18,6 +18,7 @@ from torch import Tensor
 # %% ../../nbs/core/09_sampling.ipynb #8547ed62
 from .numerics import fold, keyed_uniform, logp_of
 from .registry import stage
+from .reward_calls import shown
 from .rollouts import make_rollouts
 from .settings_file import check_real, check_whole
 
@@ -195,9 +196,20 @@ def response_room(policy) -> int:
 
 
 def as_prompts(items) -> list:
-    "What is to be asked, as a list: one string or one problem alone is one prompt."
-    alone = isinstance(items, str) or hasattr(items, 'prompt')
-    return [items] if alone else list(items)
+    """What is to be asked, as a list: one string or one problem alone is one prompt.
+
+    Raises TypeError for anything else, such as the messages of a chat.
+    """
+    if _can_be_asked(items): return [items]
+    asked = [items] if isinstance(items, (bytes, dict)) else list(items)
+    for number, item in enumerate(asked):
+        if not _can_be_asked(item):
+            raise TypeError(f"prompt {number} is {shown(item)}, wanted a string or a problem of a "
+                            "task; a chat is given as the text of its last question.")
+    return asked
+
+
+def _can_be_asked(item) -> bool: return isinstance(item, str) or hasattr(item, 'prompt')
 
 # %% ../../nbs/core/09_sampling.ipynb #dca5ee4b
 @stage('sampler')

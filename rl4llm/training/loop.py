@@ -241,7 +241,8 @@ def divergence_error(state: TrainState, what: str) -> TrainingDiverged:
     "The error that says `what` happened at which step, once the last good weights are back."
     weights = roll_back(state)
     path = last_checkpoint(state)
-    saved = "there is no checkpoint yet (pass path= to keep some)"
+    how = "pass path= to keep some" if state.run.path is None else "see Checkpoint(every=...)"
+    saved = f"there is no checkpoint yet ({how})"
     if path is not None:
         saved = f"the last good checkpoint is {path}"
     return TrainingDiverged(f"step {state.step}: {what}. {weights}; {saved}. "
