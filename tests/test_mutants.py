@@ -276,7 +276,7 @@ def test_a_sample_of_which_too_few_are_noticed_fails(caught, crashed, fails):
     assert mutants.too_few({'m': row}) == fails
 
 
-@pytest.mark.parametrize('caught, passed, fails', [(40, 60, 0), (39, 60, 1), (0, 40, 1)])
+@pytest.mark.parametrize('caught, passed, fails', [(30, 70, 0), (29, 71, 1), (0, 40, 1)])
 def test_faults_that_no_test_has_met_are_not_noticed(caught, passed, fails):
     row = dict(sites=99, tried=caught, caught=caught, crashed=0, survivors={})
     assert mutants.too_few({'m': row}, passed) == fails
