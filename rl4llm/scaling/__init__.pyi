@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import config_files as config_files
 from . import cost_model as cost_model
+from . import plan as plan
 from . import trl_bridge as trl_bridge
 from .config_files import FullScale as FullScale
 from .config_files import HYPERPARAMETERS as HYPERPARAMETERS
@@ -51,6 +52,15 @@ from .cost_model import uniform_work as uniform_work
 from .cost_model import unit_flops as unit_flops
 from .cost_model import weight_bytes as weight_bytes
 from .cost_model import work_of as work_of
+from .plan import Plan as Plan
+from .plan import SEEN as SEEN
+from .plan import SHARE as SHARE
+from .plan import known_gpus as known_gpus
+from .plan import known_models as known_models
+from .plan import measure_training as measure_training
+from .plan import plan_text as plan_text
+from .plan import planned_gpu_hours as planned_gpu_hours
+from .plan import published_runs as published_runs
 from .trl_bridge import RecipeMixin as RecipeMixin
 from .trl_bridge import check_carried as check_carried
 from .trl_bridge import fitted as fitted

@@ -451,7 +451,7 @@ class Plan:
     def __repr__(self): return plan_text(self)
     def _repr_html_(self): return _plan_html(self)
 
-# %% ../../nbs/scaling/04_plan.ipynb #50648102
+# %% ../../nbs/scaling/04_plan.ipynb #c710a7a5
 def _gb(n: float) -> str:
     "Bytes in words."
     return f'{n / 1e9:.1f} GB'
@@ -494,7 +494,7 @@ def _fit_warning(s: _Setting, gpu: MachineRate) -> str | None:
     largest = table[moment].idxmax()
     most = _gb(table.loc[largest, moment])
     needed = f'"{moment}" takes {_gb(peak)} of the {_gb(gpu.memory)} of a GPU'
-    return f'It does not fit: {needed}, most of it {largest} ({most}); {_help(s, gpu)}.'
+    return f'It does not fit: {needed}, the largest part {largest} ({most}); {_help(s, gpu)}.'
 
 
 def _help(s: _Setting, gpu: MachineRate) -> str:
@@ -570,10 +570,10 @@ def _precision_warning(values: dict, gpu: MachineRate) -> str | None:
     if values['mixed_precision'] != 'bf16' or not is_old: return None
     return 'The T4 has no bfloat16: take mixed_precision fp16.'
 
-# %% ../../nbs/scaling/04_plan.ipynb #2078ea04
+# %% ../../nbs/scaling/04_plan.ipynb #a2d3429e
 def _warnings(values: dict, s: _Setting, gpu: MachineRate, context: int | None) -> tuple:
     "All that is wrong, in sentences."
-    checks = (_fit_warning, _vllm_warning, _logit_warning, _lora_warning)
+    checks = [_fit_warning, _vllm_warning, _logit_warning, _lora_warning]
     found = [check(s, gpu) for check in checks]
     found += [*_batch_warnings(values, s), _length_warning(s, context)]
     return tuple(filter(None, [*found, _precision_warning(values, gpu)]))
