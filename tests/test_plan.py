@@ -283,7 +283,8 @@ def test_big_and_small_numbers():
     big = plan('dapo', gpus=10**6, prompts_per_step=10**6, minibatch_prompts=10**6)
     assert 0 < big.step_seconds < float('inf') and isinstance(big, Plan)
     tiny = plan('dapo', gpus=1, prompts_per_step=1, minibatch_prompts=1, num_generations=1,
-                max_completion_length=1, max_prompt_length=1, per_device_train_batch_size=1)  # fmt: skip
+                max_completion_length=1, max_prompt_length=1,
+                per_device_train_batch_size=1)  # fmt: skip
     assert 0 < tiny.step_seconds < float('inf')
 
 
