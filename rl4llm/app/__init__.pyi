@@ -31,6 +31,7 @@ from .cli import pretrain_command as pretrain_command
 from .cli import probes_command as probes_command
 from .cli import recipe_page as recipe_page
 from .cli import recipes_command as recipes_command
+from .cli import scale as scale
 from .cli import study_command as study_command
 from .cli import train_command as train_command
 from .cli import tryout_command as tryout_command

@@ -1,0 +1,346 @@
+"""What a run costs before it is started: plans against measurements, published runs and reason."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from rl4llm.scaling.config_files import config_names, load_config
+from rl4llm.scaling.cost_model import KNOWN_MACHINES, MachineRate, model_shape, parameter_count
+from rl4llm.scaling.plan import (
+    SEEN,
+    SHARE,
+    Plan,
+    known_gpus,
+    known_models,
+    measure_training,
+    plan,
+    plan_text,
+    planned_gpu_hours,
+    published_runs,
+)
+
+BASE = load_config('negative')
+FITS = dict(per_device_train_batch_size=2, gradient_accumulation_steps=128)
+
+
+def said(found, *words):
+    "The warnings of a plan that have all these words."
+    return [text for text in found.warnings if all(word in text for word in words)]
+
+
+# -- data
+
+
+@pytest.mark.parametrize('name', sorted(known_models()))
+def test_sizes_make_up_the_published_count(name):
+    entry = known_models()[name]
+    counted = parameter_count(model_shape(entry['config'])) / 1e9
+    assert counted == pytest.approx(float(entry['published'].removesuffix('B')), rel=0.015)
+    assert entry['source'] and isinstance(entry['checked'], bool)
+
+
+def test_every_model_of_a_configuration_has_sizes():
+    for name in config_names():
+        assert load_config(name)['model'] in known_models(), name
+
+
+def test_gpus_are_those_of_the_cost_model():
+    pairs = {'A100-80GB': 'A100 80GB', 'H100': 'H100', 'H200': 'H200', 'RTX-4090': 'RTX 4090'}
+    for ours, theirs in pairs.items():
+        known = KNOWN_MACHINES[theirs]
+        assert replace(known_gpus()[ours], name=theirs, source=known.source) == known
+    for gpu in known_gpus().values():
+        assert 1e9 < gpu.memory < 1e12 and 1e11 < gpu.bandwidth < 1e13 and 1e13 < gpu.flops < 1e16
+
+
+# -- a plan
+
+
+@pytest.mark.parametrize('name', config_names())
+def test_every_configuration_has_a_plan(name):
+    found = plan(name, price=2)
+    text, page = plan_text(found), found._repr_html_()
+    assert found.peak == found.memory.sum().max() > 0 and found.step_seconds > 0
+    assert (found.memory >= 0).all().all() and 'nan' not in text and 'nan' not in page.lower()
+    for sentence in found.warnings:
+        assert sentence.endswith('.') and sentence in text
+    assert found.fits == (not said(found, 'does not fit'))
+    assert repr(found) == text and found.model in page
+
+
+def test_the_sum_of_the_components_is_the_memory_by_hand():
+    "Every component of a plain data-parallel run in mixed precision, by hand."
+    found = plan(BASE, gpus=2, zero=0, overhead=0, beta=0.1, max_prompt_length=100,
+                 max_completion_length=50, per_device_train_batch_size=1)  # fmt: skip
+    n, loss = found.parameters, found.memory['loss']
+    assert loss['weights'] == 6 * n and loss['optimiser states'] == 8 * n
+    assert loss['gradients'] == loss['DDP buckets'] == loss['reference model'] == 4 * n
+    assert loss['logits'] == 50 * 152064 * 14 and loss['activations'] == 28 * 4 * 3584 * 150
+    assert loss['vLLM'] == pytest.approx(0.3 * 80e9)
+    parts = 6 + 8 + 4 + 4 + 4
+    rest = loss['logits'] + loss['activations'] + loss['vLLM']
+    assert loss.sum() == pytest.approx(parts * n + rest)
+
+
+def test_sharding_divides_what_it_says():
+    parts = {zero: plan(BASE, gpus=8, zero=zero).memory['backward'] for zero in range(4)}
+    n = plan(BASE).parameters
+    assert parts[0]['optimiser states'] == 8 * n and parts[1]['optimiser states'] == n
+    assert parts[1]['gradients'] == 4 * n and parts[2]['gradients'] == n / 2
+    assert parts[2]['weights'] == 6 * n and parts[3]['weights'] < 2 * n
+    assert parts[0]['DDP buckets'] == 4 * n and not parts[1]['DDP buckets']
+    deep = plan(BASE, distributed_type='DEEPSPEED').memory['backward']
+    assert deep['weights'] == 2 * n and deep['optimiser states'] == 12 * n / 8
+    assert plan(BASE, gpus=1, zero=3).memory['loss']['weights'] == 6 * n
+
+
+@pytest.mark.parametrize(
+    'low, high',
+    [
+        (dict(per_device_train_batch_size=1), dict(per_device_train_batch_size=4)),
+        (dict(max_completion_length=512), dict(max_completion_length=1024)),
+        (dict(max_prompt_length=128), dict(max_prompt_length=512)),
+        (dict(model='Qwen/Qwen2.5-Math-1.5B'), dict(model='Qwen/Qwen2.5-Math-7B')),
+        (dict(gradient_checkpointing=True), dict(gradient_checkpointing=False)),
+        (dict(gpus=16), dict(gpus=8)),
+        (dict(lora=8), dict(lora=64)),
+        (dict(lora=64), dict(lora=0)),
+        (dict(vllm_gpu_memory_utilization=0.2), dict(vllm_gpu_memory_utilization=0.4)),
+        (dict(beta=0.0), dict(beta=0.1)),
+    ],
+)
+def test_memory_grows(low, high):
+    assert plan(BASE, **low).peak < plan(BASE, **high).peak
+
+
+@pytest.mark.parametrize(
+    'low, high',
+    [
+        (dict(prompts_per_step=256), dict(prompts_per_step=512)),
+        (dict(num_generations=4), dict(num_generations=8)),
+        (dict(response_tokens=500), dict(response_tokens=1000)),
+        (dict(prompt_tokens=50), dict(prompt_tokens=500)),
+        (dict(model='Qwen/Qwen2.5-Math-1.5B'), dict(model='Qwen/Qwen2.5-Math-7B')),
+        (dict(gradient_checkpointing=False), dict(gradient_checkpointing=True)),
+        (dict(gpus=16), dict(gpus=8)),
+        (dict(gpu='H100'), dict(gpu='A100-80GB')),
+        (dict(share=0.5), dict(share=0.3)),
+        (dict(num_iterations=1), dict(num_iterations=2)),
+        (dict(beta=0.0), dict(beta=0.1)),
+        (dict(rows_at_once=4096), dict(rows_at_once=64)),
+        (dict(lora=16), dict(lora=0)),
+    ],
+)
+def test_time_grows(low, high):
+    assert plan(BASE, **low).step_seconds < plan(BASE, **high).step_seconds
+
+
+def test_phases_that_are_not_run_cost_nothing():
+    one = plan(BASE, minibatch_prompts=1024, gradient_accumulation_steps=128)
+    assert one.seconds['score, old policy'] == one.flops['score, reference'] == 0
+    assert 'score' not in plan_text(one)
+    ratio = plan(BASE).flops['train'] / plan(BASE).flops['score, old policy']
+    assert ratio == 4
+    assert plan(BASE, share=dict(generate=1)).seconds['generate'] == pytest.approx(
+        SHARE * plan(BASE).seconds['generate']
+    )
+
+
+def test_the_run_is_steps_times_step():
+    found = plan(BASE, price=3)
+    assert found.steps == 7 * 20
+    assert found.gpu_hours == pytest.approx(140 * found.step_seconds * 8 / 3600)
+    assert found.cost == pytest.approx(3 * found.gpu_hours)
+    unknown = plan('cispo', problems=2048)
+    assert unknown.steps == 2 * load_config('cispo')['epochs'] and unknown.cost is None
+    bare = plan('lp_reg')
+    assert bare.steps is bare.gpu_hours is bare.cost is None and 'not known' in plan_text(bare)
+    assert plan('lp_reg', steps=5).steps == 5
+
+
+def test_a_folder_with_a_config_is_a_model(tmp_path):
+    config = known_models()['Qwen/Qwen3-4B']['config']
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    own, stored = plan(BASE, model=str(tmp_path)), plan(BASE, model='Qwen/Qwen3-4B')
+    assert own.parameters == stored.parameters and own.peak == stored.peak
+
+
+# -- warnings come exactly when they should
+
+
+def test_a_run_that_fits_has_no_warning():
+    found = plan(BASE, **FITS)
+    assert found.fits and found.warnings == ()
+
+
+def test_what_helps_helps():
+    found = plan(BASE)
+    (text,) = said(found, 'does not fit')
+    assert 'per_device_train_batch_size: 4' in text
+    assert not found.fits and plan(BASE, per_device_train_batch_size=4).fits
+    (text,) = said(plan(BASE, zero=0, **FITS), 'does not fit')
+    assert 'distributed_type: FSDP' in text and 'LoRA' in text
+    assert plan(BASE, zero=0, lora=16, **FITS).fits
+    hopeless = plan('dapo', gpu='T4', gpus=2)
+    assert said(hopeless, 'none of these alone would do')
+    assert not plan('dapo', gpu='T4', gpus=2, lora=16).fits
+
+
+def test_batches_that_do_not_divide():
+    assert not said(plan(BASE), 'do not divide')
+    assert said(plan(BASE, gpus=7), '2048 rows', '7 GPUs')
+    assert said(plan(BASE, prompts_per_step=1000), 'no whole number of mini-batches')
+
+
+def test_context():
+    assert not said(plan(BASE, max_prompt_length=1024), 'context')
+    assert said(plan(BASE, max_prompt_length=1025), '4097', '4096')
+
+
+def test_share_of_vllm():
+    assert said(plan(BASE, vllm_gpu_memory_utilization=0.9, **FITS), 'too large')
+    (text,) = said(plan(BASE, vllm_gpu_memory_utilization=0.9, **FITS), 'at most')
+    most = float(text.split('at most ')[1].split(' ')[0])
+    assert plan(BASE, vllm_gpu_memory_utilization=most, **FITS).fits
+    assert not plan(BASE, vllm_gpu_memory_utilization=most + 0.02, **FITS).fits
+    few = dict(gpus=1, gpu='A40', lora=8, per_device_train_batch_size=1)
+    assert said(plan(BASE, vllm_gpu_memory_utilization=0.3, **few), 'does not hold')
+    assert not said(plan(BASE, vllm_gpu_memory_utilization=0.4, **few), 'does not hold')
+
+
+def test_logits_lora_and_precision():
+    assert said(plan(BASE), 'logits', 'larger than anything')
+    assert not said(plan(BASE, **FITS), 'logits')
+    assert said(plan(BASE, zero=0), 'LoRA of rank 16')
+    assert not said(plan(BASE, zero=0, lora=16), 'LoRA of rank 16')
+    assert said(plan(BASE, gpu='T4'), 'bfloat16')
+    assert not said(plan(BASE, gpu='T4', mixed_precision='fp16'), 'bfloat16')
+
+
+def test_a_machine_of_unknown_memory_neither_fits_nor_fails():
+    own = MachineRate(name='mine', flops=1e12, bandwidth=1e11)
+    found = plan(BASE, gpu=own)
+    assert found.fits and not said(found, 'fit') and 'is not known' in plan_text(found)
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize(
+    'mistake, words',
+    [
+        (dict(gpu='A101'), ["'A101'", 'A100']),
+        (dict(gpus=0), ['gpus is 0']),
+        (dict(gpus=2.5), ['gpus is 2.5']),
+        (dict(gpus=True), ['gpus is True']),
+        (dict(zero=4), ['zero is 4']),
+        (dict(lora=-1), ['lora is -1']),
+        (dict(share=0), ['share', '0']),
+        (dict(share=1.5), ['at most 1']),
+        (dict(share=dict(decode=0.5)), ["'decode'"]),
+        (dict(share=float('nan')), ['nan']),
+        (dict(price=-1), ['price is -1']),
+        (dict(price='2'), ["price is '2'"]),
+        (dict(steps=0), ['steps is 0']),
+        (dict(problems=0), ['problems is 0']),
+        (dict(response_tokens=10**6), ['response_tokens', '3072']),
+        (dict(response_tokens=0), ['response_tokens is 0']),
+        (dict(prompt_tokens=513), ['prompt_tokens', '512']),
+        (dict(overhead=-1), ['overhead is -1']),
+        (dict(tensor_parallel=0), ['tensor_parallel is 0']),
+        (dict(rows_at_once=0), ['rows_at_once is 0']),
+        (dict(vllm_mode='server', server_gpus=0), ['server_gpus is 0']),
+        (dict(vllm_gpu_memory_utilization=1.5), ['1.5']),
+        (dict(per_device_train_batch_size=0), ['per_device_train_batch_size is 0']),
+        (dict(num_generations='8'), ['num_generations', 'whole number']),
+        (dict(gradient_checkpoint=True), ["'gradient_checkpointing'"]),
+        (dict(model='Qwen/Qwen2.5-7'), ["'Qwen/Qwen2.5-7B'", 'config.json']),
+    ],
+)
+def test_a_mistake_is_answered_in_one_sentence(mistake, words):
+    with pytest.raises(ValueError) as error:
+        plan(BASE, **mistake)
+    message = str(error.value)
+    assert '\n' not in message and all(word in message for word in words), message
+
+
+def test_wrong_folders(tmp_path):
+    path = tmp_path / 'config.json'
+    for text in ('{', '[1]', ''):
+        path.write_text(text)
+        with pytest.raises(ValueError, match='is not JSON with fields'):
+            plan(BASE, model=str(tmp_path))
+    path.write_text('{}')
+    with pytest.raises(ValueError, match='hidden_size'):
+        plan(BASE, model=str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        plan('negativ')
+    with pytest.raises(ValueError, match="no run 'nemo'"):
+        planned_gpu_hours('nemo')
+
+
+def test_big_and_small_numbers():
+    big = plan('dapo', gpus=10**6, prompts_per_step=10**6, minibatch_prompts=10**6)
+    assert 0 < big.step_seconds < float('inf') and isinstance(big, Plan)
+    tiny = plan('dapo', gpus=1, prompts_per_step=1, minibatch_prompts=1, num_generations=1,
+                max_completion_length=1, max_prompt_length=1,
+                per_device_train_batch_size=1)  # fmt: skip
+    assert 0 < tiny.step_seconds < float('inf')
+
+
+# -- against the world
+
+
+def test_published_runs():
+    "One run sets the share; what the others reach is said in the notebook, misses too."
+    factors = {
+        run: planned_gpu_hours(run) / published_runs()[run]['measured'] for run in published_runs()
+    }
+    assert factors['nemo_8b'] == pytest.approx(1, rel=0.02)
+    assert 1 / 1.5 < factors['nemo_32b'] < 1.5 and 1 / 1.5 < factors['open_rs'] < 1.5
+    assert factors['deepscaler'] < 1 / 1.5  # a miss
+    assert all(SEEN[0] < SHARE * factor < SEEN[1] for factor in factors.values())
+
+
+SMALL = dict(
+    model_type='qwen2', hidden_size=512, num_hidden_layers=10, num_attention_heads=8,
+    num_key_value_heads=4, intermediate_size=1536, vocab_size=16000, tie_word_embeddings=False,
+)  # fmt: skip
+WIDE = dict(SMALL, hidden_size=768, num_hidden_layers=3, num_attention_heads=12, vocab_size=24000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'config, rows, prompt, response, checkpointing',
+    [
+        (SMALL, 4, 64, 192, False),
+        (SMALL, 4, 64, 192, True),
+        (SMALL, 1, 8, 24, False),
+        (WIDE, 2, 16, 240, False),
+    ],
+)
+def test_planned_memory_is_measured_memory(tmp_path, config, rows, prompt, response, checkpointing):
+    "Within a quarter of the peak that is measured in a process of its own, and of its parts."
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    machine = MachineRate(name='this CPU', flops=1e11, bandwidth=1e10, size=4)
+    found = plan(
+        'negative', model=str(tmp_path), gpu=machine, overhead=0, num_processes=1,
+        distributed_type='NO', mixed_precision='no', use_vllm=False, prompts_per_step=1,
+        minibatch_prompts=1, gradient_checkpointing=checkpointing, num_generations=rows,
+        per_device_train_batch_size=rows, max_prompt_length=prompt,
+        max_completion_length=response,
+    )  # fmt: skip
+    measured = measure_training(
+        config, rows=rows, prompt=prompt, response=response, checkpointing=checkpointing
+    )
+    parts = found.memory['loss']
+    assert measured['parameters'] == found.parameters
+    assert measured['weights'] == pytest.approx(parts['weights'], rel=0.1)
+    states = parts['weights'] + parts['optimiser states']
+    assert measured['weights and moments'] == pytest.approx(states, rel=0.1)
+    assert found.peak == pytest.approx(measured['peak'], rel=0.25)
+
+
+def test_a_measurement_that_fails_says_so():
+    with pytest.raises(RuntimeError, match='has failed'):
+        measure_training(dict(hidden_size=-1), rows=1, prompt=1, response=1)
