@@ -2580,6 +2580,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'rl4llm/scaling/datasets.py'),
                                          'rl4llm.scaling.datasets._json_rows': ( 'scaling/datasets.html#_json_rows',
                                                                                  'rl4llm/scaling/datasets.py'),
+                                         'rl4llm.scaling.datasets._known_sources': ( 'scaling/datasets.html#_known_sources',
+                                                                                     'rl4llm/scaling/datasets.py'),
                                          'rl4llm.scaling.datasets._local_rows': ( 'scaling/datasets.html#_local_rows',
                                                                                   'rl4llm/scaling/datasets.py'),
                                          'rl4llm.scaling.datasets._parquet_rows': ( 'scaling/datasets.html#_parquet_rows',

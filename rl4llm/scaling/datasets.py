@@ -5,10 +5,14 @@
 # %% auto #0
 __all__ = ['DATASETS', 'DataSource', 'datasets_named', 'load_problems']
 
-# %% ../../nbs/scaling/09_datasets.ipynb #660be4d8
+# %% ../../nbs/scaling/09_datasets.ipynb #78832a07
 import csv, json
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
+
+# %% ../../nbs/scaling/09_datasets.ipynb #ccf0f6cf
+import yaml
 
 # %% ../../nbs/scaling/09_datasets.ipynb #b4d688ca
 from ..core.reward_calls import shown
@@ -17,7 +21,7 @@ from ..core.storage import import_optional
 from ..rewards.mathematics import gold_answer, readable_gold
 from ..tasks.own_data import read_rows
 
-# %% ../../nbs/scaling/09_datasets.ipynb #07373739
+# %% ../../nbs/scaling/09_datasets.ipynb #94aca767
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
     """Where a data set lies, and how its problems are read.
@@ -32,67 +36,28 @@ class DataSource:
     hub: str
     config: str | None = None
     files: str | None = None
-    splits: tuple = ('train',)
+    splits: list | tuple = ('train',)
     question: str | None = None
     answer: str | None = None
-    reads: str = 'the bare answer'
-    called: tuple = ()
+    reads: str = ''
+    called: list | tuple = ()
     licence: str = ''
     copies: bool = False
     source: str = ''
     unsure: str = ''
 
-# %% ../../nbs/scaling/09_datasets.ipynb #13d55880
-_BOX = 'the last box of a worked solution'
-DATASETS = {
-    'gsm8k': DataSource(
-        hub='openai/gsm8k', config='main', splits=('train', 'test'), question='question',
-        answer='answer', reads='behind #### at the end of a worked solution', called=('GSM8K',),
-        licence='MIT', source="verl, examples/data_preprocess/gsm8k.py; NeMo, megatron-bridge, "
-        "data/hf_processors/gsm8k", unsure='licence'),
-    'math': DataSource(
-        hub='DigitalLearningGmbH/MATH-lighteval', config='default', splits=('train', 'test'),
-        question='problem', answer='solution', reads=_BOX, called=('MATH, train',),
-        licence='MIT', source='verl, examples/data_preprocess/math_dataset.py', unsure='licence'),
-    'math-500': DataSource(
-        hub='HuggingFaceH4/MATH-500', splits=('test',), question='problem', answer='answer',
-        called=('MATH-500',), source='public code that reads problem, answer, subject, level',
-        unsure='licence'),
-    'dapo-math-17k': DataSource(
-        hub='BytedTsinghua-SIA/DAPO-Math-17k', question='prompt',
-        answer='reward_model.ground_truth', called=('DAPO-Math-17k',), licence='Apache-2.0',
-        copies=True, source='public code that reads its parquet file (1791700 rows); licence: '
-        'openreward.ai/GeneralReasoning/DAPO-Math', unsure='the question is wrapped in '
-        'an instruction to end with a line Answer:'),
-    'dapo-math-17k-processed': DataSource(
-        hub='open-r1/DAPO-Math-17k-Processed', config='en', question='prompt', answer='solution',
-        source='public code that reads prompt and solution of the configurations all, en and cn',
-        unsure='licence'),
-    'deepscaler': DataSource(
-        hub='agentica-org/DeepScaleR-Preview-Dataset', question='problem', answer='answer',
-        called=('DeepScaleR', '1209 problems'), licence='MIT',
-        source='verl, recipes that read its problem and answer', unsure='licence'),
-    'open-rs': DataSource(
-        hub='knoveleng/open-rs', question='problem', answer='answer', called=('open-rs',),
-        source='public code that reads problem, solution, answer, level', unsure='licence'),
-    'numinamath': DataSource(
-        hub='AI-MO/NuminaMath-CoT', splits=('train', 'test'), question='problem',
-        answer='solution', reads=f'{_BOX}; proofs have none', called=('NuminaMath',),
-        licence='Apache-2.0', source='public code that reads problem, solution, source',
-        unsure='licence; which part of it a full-scale file means'),
-    'simplelr-level3to5': DataSource(
-        hub='hkust-nlp/SimpleRL-Zoo-Data', files='simplelr_abel_level3to5/{split}.parquet',
-        splits=('train', 'test'), question='prompt', answer='reward_model.ground_truth',
-        called=('simplelr_abel_level3to5',),
-        source='public code that reads prompt and reward_model of these files', unsure='licence'),
-    'rlfr': DataSource(
-        hub='JingHaoZ/RLFR-Dataset-LM', called=('RLFR-Dataset-LM',),
-        source='Jinghaoleven/RLFR, README.md', unsure='columns; licence'),
-}
+# %% ../../nbs/scaling/09_datasets.ipynb #f1e52abd
+def _known_sources() -> dict[str, DataSource]:
+    "The data sets of `assets/datasets.yaml` by name."
+    written = files('rl4llm').joinpath('assets', 'datasets.yaml').read_text(encoding='utf-8')
+    return {name: DataSource(**facts) for name, facts in yaml.safe_load(written).items()}
 
-# %% ../../nbs/scaling/09_datasets.ipynb #a76f312b
+
+DATASETS = _known_sources()
+
+# %% ../../nbs/scaling/09_datasets.ipynb #87eaa398
 def datasets_named(text: str) -> list[str]:
-    "Names of the known data sets that a description mentions, such as that of a full-scale file."
+    "Names of the known data sets that a description of a full-scale file mentions."
     plain = text.lower()
     return [name for name, source in DATASETS.items()
             if any(called.lower() in plain for called in source.called)]
@@ -123,7 +88,7 @@ def _csv_rows(path: Path) -> list:
     with path.open(encoding='utf-8-sig', newline='') as file:
         return list(csv.DictReader(file))
 
-# %% ../../nbs/scaling/09_datasets.ipynb #63a004b9
+# %% ../../nbs/scaling/09_datasets.ipynb #7406a22d
 _READERS = {'.jsonl': read_rows, '.ndjson': read_rows, '.json': _json_rows,
             '.parquet': _parquet_rows, '.csv': _csv_rows}
 _FORMS = f"{', '.join(_READERS)}, or a folder saved by `datasets`"
@@ -140,16 +105,16 @@ def _saved_rows(folder: Path, split: str):
 def _file_in(path: Path, split: str) -> Path:
     "The file to read: `path` itself, or that of the split in a folder."
     if not path.is_dir(): return path
-    files = sorted(file for file in path.iterdir() if file.suffix in _READERS)
-    of_split = [file for file in files if file.stem == split]
+    there = sorted(file for file in path.iterdir() if file.suffix in _READERS)
+    of_split = [file for file in there if file.stem == split]
     if of_split: return of_split[0]
-    told = ', '.join(file.name for file in files) or 'no file of data'
+    told = ', '.join(file.name for file in there) or 'no file of data'
     raise ValueError(f"the folder {path} has no file for the split {split!r} (there is {told}): "
                      f"name the file, or call it {split}.jsonl.")
 
 
 def _local_rows(path, split: str) -> list:
-    "The rows of a local file or folder. Raises ValueError or FileNotFoundError in a sentence."
+    "The rows of a local file or folder. Raises ValueError or FileNotFoundError."
     place = Path(path).expanduser()
     if not place.exists():
         raise FileNotFoundError(f"there is no file or folder {place}: wanted {_FORMS}.")
@@ -165,29 +130,29 @@ def _local_rows(path, split: str) -> list:
         if str(file) in str(error) or isinstance(error, ModuleNotFoundError): raise
         raise ValueError(f"{file} cannot be read: {error}.") from error
 
-# %% ../../nbs/scaling/09_datasets.ipynb #60fd5625
+# %% ../../nbs/scaling/09_datasets.ipynb #6149a39a
 _PATIENCE = 5.                                         # seconds for the short question
 
 
 def _hub_rows(source: DataSource, split: str):
-    "The rows of a data set on the hub. Raises ValueError in a sentence where there is no way."
+    "The rows of a data set on the hub. Raises ValueError where there is no way."
     datasets = import_optional('datasets', "loading from the hub")
     fields = ' and '.join(filter(None, (source.question, source.answer))) or 'its columns'
     try:
         if not datasets.config.HF_HUB_OFFLINE:
             hub = import_optional('huggingface_hub', "loading from the hub")
             hub.HfApi().dataset_info(source.hub, timeout=_PATIENCE)
-        files = source.files and {split: source.files.format(split=split)}
-        return datasets.load_dataset(source.hub, source.config, data_files=files, split=split)
+        paths = source.files and {split: source.files.format(split=split)}
+        return datasets.load_dataset(source.hub, source.config, data_files=paths, split=split)
     except Exception as error:                         # of half a dozen libraries
         why = ' '.join(f'{type(error).__name__}: {error}'.split())[:200]
         raise ValueError(f"{source.hub} cannot be loaded from the hub ({why}): copy the data set "
                          f"to this machine and give path=... ({_FORMS}, with {fields}), or set "
                          "HF_HUB_OFFLINE=1 if it is in the cache.") from error
 
-# %% ../../nbs/scaling/09_datasets.ipynb #8880876d
+# %% ../../nbs/scaling/09_datasets.ipynb #4d6713d2
 def _value(row, field: str, where: str):
-    "What a row has in a field; a dot goes one deeper. Raises ValueError naming what there is."
+    "What a row has in a field; a dot goes one deeper. Raises ValueError if it has none."
     value = row
     for part in field.split('.'):
         if not hasattr(value, 'keys') or part not in value:
@@ -251,7 +216,7 @@ def _check_choices(limit, unread: str) -> None:
     if unread not in _UNREAD:
         raise ValueError(f"unread is {shown(unread)}, wanted one of {', '.join(_UNREAD)}.")
 
-# %% ../../nbs/scaling/09_datasets.ipynb #ab276012
+# %% ../../nbs/scaling/09_datasets.ipynb #ddbed754
 def load_problems(name: str | None = None, *, split: str | None = None, path=None,
                   limit: int | None = None, chat: bool = True, system: str | None = None,
                   question: str | None = None, answer: str | None = None,
@@ -293,4 +258,5 @@ def _problems(rows, source: DataSource, place: str, limit, unread: str) -> list:
         found.append((asked, gold))
         if len(found) == limit: break
     if found: return found
-    raise ValueError(f"{place} has no rows" + (" with an answer that can be read." if seen else "."))
+    what = "no rows with an answer that can be read" if seen else "no rows"
+    raise ValueError(f"{place} has {what}.")
