@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['stated_answer', 'gold_answer', 'readable_gold', 'same_mathematics', 'correct_mathematics', 'think_format']
 
-# %% ../../nbs/rewards/02_mathematics.ipynb #b83bf1da
+# %% ../../nbs/rewards/02_mathematics.ipynb #0de0a3e3
 import atexit, faulthandler, functools, json, logging, math, os, re, subprocess, sys, threading
 import unicodedata, warnings
+from collections.abc import Mapping
 
 # %% ../../nbs/rewards/02_mathematics.ipynb #4b601b09
 from ..core.reward_calls import shown
@@ -120,7 +121,7 @@ def _agree(right, found) -> bool:
     size = max(abs(wanted), abs(given))
     return size >= 1e-3 or abs(wanted - given) <= 1e-3 * size
 
-# %% ../../nbs/rewards/02_mathematics.ipynb #0e34f6d2
+# %% ../../nbs/rewards/02_mathematics.ipynb #5bdcc649
 _MEMORY = 4 * 2**30                                    # bytes of address space
 
 
@@ -144,11 +145,11 @@ def _answered(question: dict) -> bool:
 
 def _serve() -> None:
     "The life of the process: one JSON question a line comes in, one answer a line goes out."
-    import math_verify  # noqa: F401                   loaded before the first question
     logging.disable(logging.CRITICAL)
     answers = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)                                      # what others print goes elsewhere
     _limit_memory()
+    _is_same('0.5', r'\frac{1}{2}')                    # loads the libraries and their grammar
     print('ready', file=answers, flush=True)
     for line in sys.stdin:
         question = json.loads(line)
@@ -306,7 +307,7 @@ def same_mathematics(text: str, answer, *, seconds: float = 5.) -> bool:
                          "or leave the row out.")
     return _matches(_golds(answer), text, seconds)
 
-# %% ../../nbs/rewards/02_mathematics.ipynb #dbcc8af8
+# %% ../../nbs/rewards/02_mathematics.ipynb #688078fc
 @functools.lru_cache(maxsize=10_000)
 def _warn_unread(gold: str) -> None:
     "Warns once of each gold answer."
@@ -327,11 +328,13 @@ def _column(answer, item, count: int) -> list:
     values = item if answer is None else answer
     name = 'item' if answer is None else 'answer'
     if values is None:
-        raise ValueError("the data have no column 'answer', so nothing can be compared: "
-                         "`load_problems` makes a data set that has it.")
-    if isinstance(values, str) or not hasattr(values, '__len__') or len(values) != count:
+        raise ValueError("the data have no column 'answer' and no column 'item', so nothing can be "
+                         "compared: `load_problems`, or `items_dataset` with a task of your own "
+                         "rows, makes a data set that has one.")
+    is_list = hasattr(values, '__len__') and not isinstance(values, (str, Mapping))
+    if not is_list or len(values) != count:
         raise ValueError(f"{name} is {shown(values)} for {count} completions, wanted a list with "
-                         "one entry for each.")
+                         f"one {name} for each.")
     return list(values) if answer is not None else [_answer_of(problem) for problem in values]
 
 
