@@ -1,6 +1,13 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import mathematics as mathematics
 from . import spurious as spurious
 from . import verifier as verifier
+from .mathematics import correct_mathematics as correct_mathematics
+from .mathematics import gold_answer as gold_answer
+from .mathematics import readable_gold as readable_gold
+from .mathematics import same_mathematics as same_mathematics
+from .mathematics import stated_answer as stated_answer
+from .mathematics import think_format as think_format
 from .spurious import advantage_bound as advantage_bound
 from .spurious import check_rate as check_rate
 from .spurious import flipped_reward as flipped_reward

@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import config_files as config_files
 from . import cost_model as cost_model
+from . import datasets as datasets
 from . import launch as launch
 from . import plan as plan
 from . import trl_bridge as trl_bridge
@@ -53,6 +54,10 @@ from .cost_model import uniform_work as uniform_work
 from .cost_model import unit_flops as unit_flops
 from .cost_model import weight_bytes as weight_bytes
 from .cost_model import work_of as work_of
+from .datasets import DATASETS as DATASETS
+from .datasets import DataSource as DataSource
+from .datasets import datasets_named as datasets_named
+from .datasets import load_problems as load_problems
 from .launch import Launch as Launch
 from .launch import accelerate_config as accelerate_config
 from .launch import build_run as build_run
