@@ -433,6 +433,27 @@ def _scale_check(config: _Config, processes: Annotated[Optional[int], typer.Opti
     if problems: raise typer.Exit(1)
     typer.echo('It runs on the installed TRL.')
 
+# %% ../../nbs/app/02_cli.ipynb #45817157
+@scale.command('plan')
+def _scale_plan(
+    config: _Config,
+    gpu: Annotated[str, typer.Option(help='A GPU, e.g. A40, A100-80GB, H100.')] = 'A100-80GB',
+    gpus: Annotated[Optional[int], typer.Option(help="How many; the file's own if left out.")] = None,
+    price: Annotated[Optional[float], typer.Option(help='Of an hour of one GPU.')] = None,
+    response_tokens: Annotated[Optional[int], typer.Option(
+        help='Mean length of a response; the longest if left out.')] = None,
+    steps: Annotated[Optional[int], typer.Option(help="Generations; the file's own epochs.")] = None,
+    model: Annotated[Optional[str], typer.Option(help='Another model, or its folder.')] = None,
+):
+    """Memory on each GPU by component, tokens, hours and cost of a full-scale run.
+
+    Example: rl4llm scale plan open_rs --gpu A40 --gpus 4 --response-tokens 1800
+    """
+    from rl4llm.scaling.plan import plan, plan_text
+    more = {} if model is None else dict(model=model)
+    typer.echo(plan_text(plan(config, gpu=gpu, gpus=gpus, price=price, steps=steps,
+                              response_tokens=response_tokens, **more)))
+
 # %% ../../nbs/app/02_cli.ipynb #a1bc07d3
 @scale.command('run')
 def _scale_run(
