@@ -8,6 +8,7 @@ from . import real_models as real_models
 from . import records as records
 from . import run_identity as run_identity
 from . import step_metrics as step_metrics
+from . import tracking as tracking
 from .callbacks import Checkpoint as Checkpoint
 from .callbacks import EarlyStop as EarlyStop
 from .callbacks import Evaluate as Evaluate
@@ -135,3 +136,6 @@ from .step_metrics import metrics_of_updates as metrics_of_updates
 from .step_metrics import own_rows as own_rows
 from .step_metrics import policy_entropy as policy_entropy
 from .step_metrics import sums_of as sums_of
+from .tracking import Track as Track
+from .tracking import flat_numbers as flat_numbers
+from .tracking import text_table as text_table
