@@ -1,4 +1,4 @@
-"""A tracked run: every step once, nothing sent by default, and no tracker that ends the training."""
+"""A tracked run: each step once, nothing sent by default, and no tracker that ends a training."""
 
 import json, sys, types, warnings
 import pytest
