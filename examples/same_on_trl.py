@@ -45,9 +45,9 @@ base = Policy.load('tiny')
 ours = base.clone()
 run = train(ours, countdown, method, steps=options.steps, seed=0, path=out / 'ours')
 
-# 3. On TRL, which wants a data set with a column `prompt`; the reward asks for `item`, the problem.
-#    `rows` answers go through the model at a time. What follows are fields of TRL's GRPOConfig; on a
-#    cluster this is where use_vllm, bf16 and the like would stand.
+# 3. On TRL, which wants a data set with a column `prompt`; the reward asks for `item`, the
+#    problem. `rows` answers go through the model at a time. What follows are fields of TRL's
+#    GRPOConfig; on a cluster this is where use_vllm, bf16 and the like would stand.
 problems = countdown.sample(64, seed=0)
 data = Dataset.from_dict({
     'prompt': base.prompts(problems),
