@@ -283,12 +283,21 @@ def two_processes():
     _from_all_processes(SimpleNamespace(num_processes=2), [])
 
 
+def tracked(library):
+    from rl4llm.training import Track
+
+    return lambda: Track(library)
+
+
 EXTRAS = {
     'ipywidgets': ('lab', [board, knob]),
     'IPython': ('lab', [live_plot]),
     'datasets': ('scale', [trl_data]),
     'trl': ('scale', [bridge]),
     'accelerate': ('scale', [two_processes]),
+    'tensorboard': ('', [tracked('tensorboard')]),
+    'wandb': ('', [tracked('wandb')]),
+    'trackio': ('', [tracked('trackio')]),
 }
 
 
@@ -303,7 +312,9 @@ def test_the_error_about_a_missing_package_names_its_extra(package, monkeypatch)
             call()
         said = str(e.value)
         assert f'needs the package {package}, which' in said and '\n' not in said
-        assert said.endswith(install_command(extra)) and f'[{extra}]' in said
+        alone = f'pip install {package}'  # of a package that no extra brings
+        assert said.endswith(install_command(extra) if extra else alone)
+        assert f'[{extra}]' in said or not extra
 
 
 GUARDED = {'course/exercises.py': {'IPython'}, 'widgets/panels.py': {'IPython'}}  # only in a kernel

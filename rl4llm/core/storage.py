@@ -151,7 +151,8 @@ def import_optional(module: str, what: str):
         importlib.import_module(package)
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
+        if error.name != package: raise
         extra = extra_of(package)
-        if error.name != package or not extra: raise
+        command = install_command(extra) if extra else f'python -m pip install {package}'
         raise ModuleNotFoundError(f"{what} needs the package {package}, which is not installed: "
-                                  f"{install_command(extra)}", name=package) from error
+                                  f"{command}", name=package) from error

@@ -7,7 +7,9 @@ from . import pretraining as pretraining
 from . import real_models as real_models
 from . import records as records
 from . import run_identity as run_identity
+from . import sharing as sharing
 from . import step_metrics as step_metrics
+from . import tracking as tracking
 from .callbacks import Checkpoint as Checkpoint
 from .callbacks import EarlyStop as EarlyStop
 from .callbacks import Evaluate as Evaluate
@@ -127,6 +129,11 @@ from .run_identity import recipe_differences as recipe_differences
 from .run_identity import task_settings as task_settings
 from .run_identity import warn_of_other_machine as warn_of_other_machine
 from .run_identity import warn_of_unknown_code as warn_of_unknown_code
+from .sharing import hub_card as hub_card
+from .sharing import pass_interval as pass_interval
+from .sharing import push_to_hub as push_to_hub
+from .sharing import without_paths as without_paths
+from .sharing import write_model_folder as write_model_folder
 from .step_metrics import METRICS as METRICS
 from .step_metrics import metrics_of as metrics_of
 from .step_metrics import metrics_of_rows as metrics_of_rows
@@ -135,3 +142,6 @@ from .step_metrics import metrics_of_updates as metrics_of_updates
 from .step_metrics import own_rows as own_rows
 from .step_metrics import policy_entropy as policy_entropy
 from .step_metrics import sums_of as sums_of
+from .tracking import Track as Track
+from .tracking import flat_numbers as flat_numbers
+from .tracking import text_table as text_table
