@@ -65,7 +65,6 @@ from .launch import check_config as check_config
 from .launch import check_folder as check_folder
 from .launch import config_problems as config_problems
 from .launch import data_from as data_from
-from .launch import extra_arguments as extra_arguments
 from .launch import full_recipe as full_recipe
 from .launch import laid_out as laid_out
 from .launch import launch_arguments as launch_arguments
