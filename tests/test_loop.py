@@ -619,7 +619,10 @@ def test_every_metric_is_explained(small_policy, easy, lively):
 
 
 def text_rewards():
-    "Every registered reward of single texts, and some of one's own: by length, above 1, with rows that are not scored, and one that only bears the verifier's name."
+    """Every registered reward of single texts, and some of one's own: by length, above 1, with
+    rows that are not scored, and one that only bears the verifier's name.
+
+    Not those that want answers or tests of their own, which these problems have not."""
     from rl4llm.core.registry import load_stages, stages
 
     load_stages()
@@ -638,6 +641,7 @@ def text_rewards():
         for name, info in stages('reward').items()
         if info.module.startswith('rl4llm')
         and {'prompts', 'completions'} <= set(inspect.signature(info.fn).parameters)
+        and not {'answer', 'tests'} & set(inspect.signature(info.fn).parameters)
     ]
     return [*ours, *map(use, (noisy, length, every_other, correct))]
 
