@@ -1,6 +1,18 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import code_tests as code_tests
 from . import spurious as spurious
 from . import verifier as verifier
+from .code_tests import CallTest as CallTest
+from .code_tests import OutputTest as OutputTest
+from .code_tests import Program as Program
+from .code_tests import Verdict as Verdict
+from .code_tests import as_tests as as_tests
+from .code_tests import call_test as call_test
+from .code_tests import code_verdicts as code_verdicts
+from .code_tests import judge as judge
+from .code_tests import passes_tests as passes_tests
+from .code_tests import program_of as program_of
+from .code_tests import share_of_tests as share_of_tests
 from .spurious import advantage_bound as advantage_bound
 from .spurious import check_rate as check_rate
 from .spurious import flipped_reward as flipped_reward
