@@ -2396,6 +2396,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'rl4llm/rewards/code_tests.py'),
                                            'rl4llm.rewards.code_tests._Forged': ( 'rewards/code_tests.html#_forged',
                                                                                   'rl4llm/rewards/code_tests.py'),
+                                           'rl4llm.rewards.code_tests._NoValue': ( 'rewards/code_tests.html#_novalue',
+                                                                                   'rl4llm/rewards/code_tests.py'),
                                            'rl4llm.rewards.code_tests._as_test': ( 'rewards/code_tests.html#_as_test',
                                                                                    'rl4llm/rewards/code_tests.py'),
                                            'rl4llm.rewards.code_tests._checked': ( 'rewards/code_tests.html#_checked',

@@ -128,14 +128,14 @@ def _as_test(value):
         raise ValueError(f"a test is {shown(value)}, wanted an assertion, or a dict with stdin and "
                          "stdout, or with function, args and expected.") from error
 
-# %% ../../nbs/rewards/03_code_tests.ipynb #99335cfc
+# %% ../../nbs/rewards/03_code_tests.ipynb #bc176851
 class Program(NamedTuple):
     "A program, and where in the completion it was: 'python block', 'block' or 'whole text'."
     code: str
     source: str
 
 
-_BLOCK = re.compile(r'^[ \t]*```[ \t]*([^\n`]*)\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)', re.M | re.S)
+_BLOCK = re.compile(r'^[ \t]*```[ \t]*([^\n`]*)\n(.*?)(?:^[ \t]*```[ \t\r]*$|\Z)', re.M | re.S)
 
 
 def program_of(text: str) -> Program:
@@ -184,9 +184,13 @@ def _main():
 _main()
 '''
 
-# %% ../../nbs/rewards/03_code_tests.ipynb #7e3a40e3
+# %% ../../nbs/rewards/03_code_tests.ipynb #e770cdd7
 class _Forged(ValueError):
     "A reply that the runner did not write."
+
+
+class _NoValue(ValueError):
+    "A value that the runner could not send: it is not of builtin types, or too deep."
 
 
 _READERS = {'n': lambda body: None, 'b': lambda body: (False, True)[body],
@@ -197,6 +201,7 @@ _KINDS = {'l': list, 't': tuple, 'S': set, 'Z': frozenset}
 def _value(coded, depth: int = 0):
     "The value of tagged JSON. Raises an error for anything that is not."
     tag, body = coded
+    if tag == '?': raise _NoValue(f'gave {body}'[:100])
     if depth > _DEEPEST: raise _Forged('too deep')
     if tag == 's' and type(body) is str: return body
     if tag in _READERS: return _READERS[tag](body)
@@ -304,7 +309,7 @@ def _mishap(ended: Ended, limits: Limits) -> tuple[str, str] | None:
     if ended.code < 0: return 'error', f'killed by signal {-ended.code}'
     return 'error', words or f'it ended with status {ended.code}'
 
-# %% ../../nbs/rewards/03_code_tests.ipynb #8e952544
+# %% ../../nbs/rewards/03_code_tests.ipynb #ed3b9625
 def _judge_output(program: str, test: OutputTest, limits: Limits, isolation: str):
     "(outcome, reason) of one test of what is printed."
     ended = run_program(program, test.stdin, limits=limits, isolation=isolation)
@@ -332,9 +337,9 @@ def _judge_call(program: str, test: CallTest, limits: Limits, isolation: str):
     if mishap: return mishap
     if not ended.reply: return 'error', 'it ended before it answered'
     try:
-        tag, body = coded = _read_reply(ended.reply, word)
-        if tag == '?': return 'wrong answer', f'gave {body}'[:100]
-        found = _value(coded)
+        found = _value(_read_reply(ended.reply, word))
+    except _NoValue as error:
+        return 'wrong answer', shown(str(error))
     except Exception:                                   # whatever hostile data lead to
         return 'cheated', 'it wrote to the channel of the reply'
     if _same(test.expected, found, test.tolerance): return 'passed', ''
