@@ -1,7 +1,19 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import code_tests as code_tests
 from . import mathematics as mathematics
 from . import spurious as spurious
 from . import verifier as verifier
+from .code_tests import CallTest as CallTest
+from .code_tests import OutputTest as OutputTest
+from .code_tests import Program as Program
+from .code_tests import Verdict as Verdict
+from .code_tests import as_tests as as_tests
+from .code_tests import call_test as call_test
+from .code_tests import code_verdicts as code_verdicts
+from .code_tests import judge as judge
+from .code_tests import passes_tests as passes_tests
+from .code_tests import program_of as program_of
+from .code_tests import share_of_tests as share_of_tests
 from .mathematics import correct_mathematics as correct_mathematics
 from .mathematics import gold_answer as gold_answer
 from .mathematics import readable_gold as readable_gold
