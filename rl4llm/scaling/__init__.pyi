@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import config_files as config_files
 from . import cost_model as cost_model
+from . import staleness as staleness
 from . import trl_bridge as trl_bridge
 from .config_files import FullScale as FullScale
 from .config_files import HYPERPARAMETERS as HYPERPARAMETERS
@@ -51,6 +52,14 @@ from .cost_model import uniform_work as uniform_work
 from .cost_model import unit_flops as unit_flops
 from .cost_model import weight_bytes as weight_bytes
 from .cost_model import work_of as work_of
+from .staleness import CORRECTIONS as CORRECTIONS
+from .staleness import ascent_path as ascent_path
+from .staleness import banded_ppo as banded_ppo
+from .staleness import engine_sample as engine_sample
+from .staleness import gradient_of_lagged as gradient_of_lagged
+from .staleness import mismatch as mismatch
+from .staleness import noisy_reports as noisy_reports
+from .staleness import round_weights as round_weights
 from .trl_bridge import RecipeMixin as RecipeMixin
 from .trl_bridge import check_carried as check_carried
 from .trl_bridge import fitted as fitted
