@@ -75,10 +75,10 @@ def test_a_noisy_report_multiplies_the_whole_weight_by_the_mean_of_its_error():
     z = random_logits(tree, seed=2)
     truth = token_logps(tree, z)
     whole = CORRECTIONS['whole weight, row']
-    for mean, wanted in ((0.0, 1.04**1), (0.02, 1.0)):
-        reports = noisy_reports(truth, tree.mask, std=0.2, mean=mean, draws=4000)
+    for mean, wanted in ((0.0, 1.284), (0.125, 1.0)):
+        reports = noisy_reports(truth, tree.mask, std=0.5, mean=mean, draws=300)
         found = gradient_of_lagged(whole, tree, z, rewards, drawn=z, reported=reports)
-        assert found.scale == pytest.approx(wanted, abs=0.03)
+        assert found.scale == pytest.approx(wanted, abs=0.12)
 
 
 def test_old_logits_are_where_the_clip_is():
