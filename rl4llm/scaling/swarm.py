@@ -30,17 +30,17 @@ from ..training.loop import (add_step_signals, add_verdicts, check_groups, colle
                                   take_snapshot, train_step, update, update_memory)
 from ..training.step_metrics import metrics_of
 
-# %% ../../nbs/scaling/08_swarm.ipynb #c537c40a
+# %% ../../nbs/scaling/08_swarm.ipynb #67fb9b32
 def messages_of(rollouts, node: int) -> list[str]:
     "Every group of the rollouts as JSON text: node, task, data, texts, finished."
     found = []
     for group in rollouts.group.unique().tolist():
         rows = (rollouts.group == group).nonzero()[:, 0].tolist()
         item = rollouts.items[int(rollouts.prompt[rows[0]])]
-        found.append(json.dumps(dict(
-            node=node, task=item.task, data=item.data,
-            texts=[rollouts.texts[i] for i in rows],
-            finished=[bool(rollouts.finished[i]) for i in rows])))
+        said = dict(node=node, task=item.task, data=item.data)
+        said['texts'] = [rollouts.texts[i] for i in rows]
+        said['finished'] = rollouts.finished[rows].tolist()
+        found.append(json.dumps(said))
     return found
 
 # %% ../../nbs/scaling/08_swarm.ipynb #991c98d8
