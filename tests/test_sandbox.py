@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from rl4llm.core import sandbox
-from rl4llm.core.sandbox import Limits, find_isolation, run_program
+from rl4llm.rewards.sandbox import Limits, find_isolation, run_program
 from rl4llm.rewards import code_tests
 from rl4llm.rewards.code_tests import (
     CallTest,

@@ -1,5 +1,4 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
-from . import box as box
 from . import citations as citations
 from . import fingerprint as fingerprint
 from . import lazy as lazy
@@ -14,12 +13,10 @@ from . import registry as registry
 from . import reward_calls as reward_calls
 from . import rollouts as rollouts
 from . import sampling as sampling
-from . import sandbox as sandbox
 from . import settings_file as settings_file
 from . import signals as signals
 from . import sources as sources
 from . import storage as storage
-from .box import run_job as run_job
 from .citations import cited as cited
 from .citations import paper_rows as paper_rows
 from .citations import released_code as released_code
@@ -176,10 +173,6 @@ from .sampling import response_room as response_room
 from .sampling import row_keys as row_keys
 from .sampling import sample as sample
 from .sampling import truncate as truncate
-from .sandbox import Ended as Ended
-from .sandbox import Limits as Limits
-from .sandbox import find_isolation as find_isolation
-from .sandbox import run_program as run_program
 from .settings_file import FILE as FILE
 from .settings_file import KEYS as KEYS
 from .settings_file import Key as Key

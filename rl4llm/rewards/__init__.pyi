@@ -1,8 +1,11 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import box as box
 from . import code_tests as code_tests
 from . import mathematics as mathematics
+from . import sandbox as sandbox
 from . import spurious as spurious
 from . import verifier as verifier
+from .box import run_job as run_job
 from .code_tests import CallTest as CallTest
 from .code_tests import OutputTest as OutputTest
 from .code_tests import Program as Program
@@ -20,6 +23,10 @@ from .mathematics import readable_gold as readable_gold
 from .mathematics import same_mathematics as same_mathematics
 from .mathematics import stated_answer as stated_answer
 from .mathematics import think_format as think_format
+from .sandbox import Ended as Ended
+from .sandbox import Limits as Limits
+from .sandbox import find_isolation as find_isolation
+from .sandbox import run_program as run_program
 from .spurious import advantage_bound as advantage_bound
 from .spurious import check_rate as check_rate
 from .spurious import flipped_reward as flipped_reward
