@@ -14,7 +14,7 @@ from rl4llm.rewards.mathematics import (
     correct_mathematics,
     readable_gold,
     same_mathematics,
-    stated_answer,
+    answer_said,
     think_format,
 )
 
@@ -62,7 +62,7 @@ def rewards(texts, answers, **knobs):
     ],
 )
 def test_stated_answer(text, said):
-    assert stated_answer(text) == said
+    assert answer_said(text) == said
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_stated_answer(text, said):
 )
 def test_long_texts_are_read_quickly(text):
     begun = time.perf_counter()
-    stated_answer(text)
+    answer_said(text)
     assert time.perf_counter() - begun < 5
 
 

@@ -20,7 +20,7 @@ from rl4llm.rewards.code_tests import (
     as_tests,
     call_test,
     code_verdicts,
-    judge,
+    judge_program,
     passes_tests,
     program_of,
     share_of_tests,
@@ -59,14 +59,14 @@ HONEST = {
 @needs_a_box
 @pytest.mark.parametrize('name', HONEST)
 def test_honest_programs_pass(name):
-    assert judge(HONEST[name], TESTS, isolation='auto').outcome == 'passed', name
+    assert judge_program(HONEST[name], TESTS, isolation='auto').outcome == 'passed', name
 
 
 @needs_a_box
 def test_honest_programs_that_print():
     program = 'import sys\nn = int(input())\nprint(n * n, "", sep=" ")\nexit()'
-    assert judge(program, PRINTS).outcome == 'passed'
-    again = judge('print(400)', [*PRINTS, OutputTest('1', '1')])
+    assert judge_program(program, PRINTS).outcome == 'passed'
+    again = judge_program('print(400)', [*PRINTS, OutputTest('1', '1')])
     assert (again.passed, again.of, again.outcome) == (1, 2, 'wrong answer')
     sees = run_program('import sys; print(sys.modules["__main__"].__name__, sys.argv[1:])')
     assert sees.stdout == b'__main__ []\n'
@@ -88,10 +88,10 @@ def test_honest_programs_that_print():
 def test_values_keep_their_types(expected, given, same):
     if given is None:
         test = CallTest('f', (), 2**20000)
-        assert judge('def f(): return 2 ** 20000', [test]).outcome == 'passed'
-        assert judge('def f(): return 2 ** 20000 + 1', [test]).outcome == 'wrong answer'
+        assert judge_program('def f(): return 2 ** 20000', [test]).outcome == 'passed'
+        assert judge_program('def f(): return 2 ** 20000 + 1', [test]).outcome == 'wrong answer'
         return
-    found = judge(f'def f(): return {given}', [f'assert f() == {expected}'])
+    found = judge_program(f'def f(): return {given}', [f'assert f() == {expected}'])
     assert (found.outcome == 'passed') == same
 
 
@@ -269,7 +269,7 @@ def check(attacks, mode):
     "Judges every attack, a few at a time; names those with another outcome than wanted."
 
     def verdict(name):
-        return judge(attacks[name][0], TESTS, limits=SHORT, isolation=mode)
+        return judge_program(attacks[name][0], TESTS, limits=SHORT, isolation=mode)
 
     with ThreadPoolExecutor(3) as pool:
         found = dict(zip(attacks, pool.map(verdict, attacks)))
@@ -430,8 +430,8 @@ print('nothing')
 @needs_a_box
 def test_output_of_any_bytes():
     program = 'import sys\nsys.stdout.buffer.write(b"\\xff\\xfe400")'
-    assert judge(program, PRINTS)[:4] == (0, 1, 'wrong answer', 'the output is not UTF-8')
-    nul = judge('print("400\\x00")', PRINTS)
+    assert judge_program(program, PRINTS)[:4] == (0, 1, 'wrong answer', 'the output is not UTF-8')
+    nul = judge_program('print("400\\x00")', PRINTS)
     assert nul.outcome == 'wrong answer'
 
 
@@ -450,7 +450,7 @@ def test_without_isolation_nothing_is_run(monkeypatch):
     monkeypatch.setattr(sandbox, '_open_box', lambda job: pytest.fail('it was run'))
     for call in (
         lambda: run_program('1'),
-        lambda: judge('1', TESTS),
+        lambda: judge_program('1', TESTS),
         lambda: passes_tests([''], ['1'], tests=[TESTS]),
     ):
         with pytest.raises(RuntimeError, match="no program is run.*isolation='limits'") as e:
@@ -463,7 +463,11 @@ def test_limits_must_be_asked_for(monkeypatch):
     if 'limits' not in HERE:
         pytest.skip('limits do not work on this machine')
     absent(monkeypatch, 'namespaces', 'user')
-    assert judge('f = lambda x: x * x', TESTS, isolation='limits')[2:] == ('passed', '', 'limits')
+    assert judge_program('f = lambda x: x * x', TESTS, isolation='limits')[2:] == (
+        'passed',
+        '',
+        'limits',
+    )
 
 
 def test_a_box_that_cannot_start_is_no_verdict(monkeypatch):
@@ -550,7 +554,7 @@ def test_no_tests_are_refused():
         with pytest.raises(ValueError, match='wanted a list'):
             code_verdicts(['1'], bad)
     with pytest.raises(ValueError, match='limits'):
-        judge('1', TESTS, limits=7)
+        judge_program('1', TESTS, limits=7)
 
 
 def test_where_the_program_is():
@@ -573,13 +577,13 @@ def test_where_the_program_is():
 @needs_a_box
 def test_equal_programs_are_judged_once(monkeypatch):
     calls = []
-    real = code_tests.judge
+    real = code_tests.judge_program
 
     def counted(program, *rest, **knobs):
         calls.append(program)
         return real(program, *rest, **knobs)
 
-    monkeypatch.setattr(code_tests, 'judge', counted)
+    monkeypatch.setattr(code_tests, 'judge_program', counted)
     good = 'def f(x): return x * x'
     answers = [good, f'```python\n{good}\n```', f'so:\n```python\n{good}\n```', 'nothing', good]
     tests = [TESTS, json.dumps(TESTS), TESTS, TESTS, None]

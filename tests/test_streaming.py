@@ -2,7 +2,14 @@
 
 import numpy as np
 import pytest
-from rl4llm.scaling.streaming import Schedule, Trace, TransferQueue, Work, measure_stream, simulate
+from rl4llm.scaling.streaming import (
+    Schedule,
+    StreamTrace,
+    TransferQueue,
+    Work,
+    measure_stream,
+    simulate,
+)
 
 DRAW = Work(name='draw', gives=('text',), workers=3)
 SCORE = Work(name='score', needs=('text',), gives=('reward',), batch=4, per_row=0.1)
@@ -93,7 +100,7 @@ def test_weights_that_arrive_late_slow_the_drawing():
 
 def test_a_row_that_is_too_old_is_noticed():
     with pytest.raises(AssertionError, match='age 3'):
-        Trace().note_age(3, 2)
+        StreamTrace().note_age(3, 2)
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def test_what_a_stage_remembers_is_what_the_loop_would_tell_it(tmp_path):
 def test_a_reset_makes_the_reference_the_policy_and_clears_the_optimiser(tmp_path):
     every = use('reset_reference', every=2, patience=None)
     made = recipe('prorl', prompts=4, group=8, minibatch=None, lr=3e-3, reference=every)
-    trainer, seen = generations(made, tmp_path, 2)
+    trainer, _ = generations(made, tmp_path, 2)
     theirs = dict(trainer.ref_model.named_parameters())
     start = Policy.load('tiny').model.state_dict()
     changed = 0

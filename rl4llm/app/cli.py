@@ -437,8 +437,10 @@ def _scale_check(config: _Config, processes: Annotated[Optional[int], typer.Opti
 @scale.command('plan')
 def _scale_plan(
     config: _Config,
+    *,
     gpu: Annotated[str, typer.Option(help='A GPU, e.g. A40, A100-80GB, H100.')] = 'A100-80GB',
-    gpus: Annotated[Optional[int], typer.Option(help="How many; the file's own if left out.")] = None,
+    gpus: Annotated[Optional[int], typer.Option(
+        help='How many train; a server of vLLM comes on top.')] = None,
     price: Annotated[Optional[float], typer.Option(help='Of an hour of one GPU.')] = None,
     response_tokens: Annotated[Optional[int], typer.Option(
         help='Mean length of a response; the longest if left out.')] = None,
@@ -458,6 +460,7 @@ def _scale_plan(
 @scale.command('run')
 def _scale_run(
     config: _Config,
+    *,
     data: _Data = None,
     question: Annotated[Optional[str], typer.Option(
         help='Field of your file with the question.')] = None,
@@ -493,6 +496,7 @@ def _scale_run(
 def _scale_launch(
     context: typer.Context,
     config: _Config,
+    *,
     out: _Out = None,
     processes: Annotated[Optional[int], typer.Option(
         help='Devices; as many as the file says if left out.')] = None,
@@ -502,7 +506,7 @@ def _scale_launch(
     only_print: Annotated[bool, typer.Option(
         '--print', help='Write the files and print the line, but do not run it.')] = False,
 ):
-    """Run it on several devices: writes the file for `accelerate`, prints the line and runs it.
+    """Run on several devices: writes the file for `accelerate`, prints the line, runs it.
 
     Further options are those of `rl4llm scale run`.
 

@@ -18,7 +18,6 @@ from torch import Tensor
 # %% ../../nbs/core/09_sampling.ipynb #8547ed62
 from .numerics import fold, keyed_uniform, logp_of
 from .registry import stage
-from .reward_calls import shown
 from .rollouts import make_rollouts
 from .settings_file import check_real, check_whole
 
@@ -204,7 +203,7 @@ def as_prompts(items) -> list:
     asked = [items] if isinstance(items, (bytes, dict)) else list(items)
     for number, item in enumerate(asked):
         if not _can_be_asked(item):
-            raise TypeError(f"prompt {number} is {shown(item)}, wanted a string or a problem of a "
+            raise TypeError(f"prompt {number} is {item!r:.80}, wanted a string or a problem of a "
                             "task; a chat is given as the text of its last question.")
     return asked
 

@@ -97,7 +97,7 @@ def _job(code: str, stdin: str, limits: Limits, mode: str) -> dict:
 _BOOT = ("import json, sys\n"
          "box = {'__name__': 'box'}\n"
          "exec(compile(open(sys.argv[1]).read(), 'box', 'exec'), box)\n"
-         "box['run_job'](json.load(sys.stdin))")
+         "box['run_boxed'](json.load(sys.stdin))")
 
 
 class _Running(NamedTuple):

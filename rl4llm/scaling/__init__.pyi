@@ -109,7 +109,7 @@ from .staleness import mismatch as mismatch
 from .staleness import noisy_reports as noisy_reports
 from .staleness import round_weights as round_weights
 from .streaming import Schedule as Schedule
-from .streaming import Trace as Trace
+from .streaming import StreamTrace as StreamTrace
 from .streaming import TransferQueue as TransferQueue
 from .streaming import Work as Work
 from .streaming import measure_stream as measure_stream

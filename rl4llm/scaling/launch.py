@@ -31,12 +31,13 @@ from .trl_bridge import not_carried, remembering, trl_arguments, trl_trainer
 from ..tasks.protocol import as_task, tasks
 from ..training.real_models import longer
 
-# %% ../../nbs/scaling/05_launch.ipynb #bc00118e
+# %% ../../nbs/scaling/05_launch.ipynb #990fb358
 _FIELDS = dict(learning_rate='lr', max_grad_norm='max_grad_norm', prompts_per_step='prompts',
                num_generations='group', num_iterations='epochs', temperature='temperature',
                max_completion_length='max_new_tokens')
 _KNOBS = dict(epsilon=('objective', ('low',)), epsilon_high=('objective', ('cap', 'high')),
-              positive_weight=('advantage', ('weight',)), overlong_buffer=('advantage', ('buffer',)),
+              positive_weight=('advantage', ('weight',)),
+              overlong_buffer=('advantage', ('buffer',)),
               scale_rewards=('advantage', ('scale',)))
 _ADDED = dict(beta='kl_penalty', entropy_coef='entropy_bonus')
 _AVERAGES = dict(grpo='seq-mean-token-mean', dapo='token-mean', bnpo='token-mean',
@@ -51,7 +52,7 @@ def _knob_of(bound, names) -> str | None:
 
 
 def _with_regulariser(made, name: str, coef: float):
-    "The recipe with this coefficient in its regulariser `name`, which is added if it is missing."
+    "The recipe with this coefficient in its regulariser `name`, added if it is missing."
     own = [bound for bound in made.regularisers if bound.name == name]
     if own:
         return with_uses(made, lambda bound: use(bound, coef=coef) if bound in own else bound)
@@ -180,7 +181,7 @@ def _rows_that_divide(made, rows: int, processes: int) -> int:
     fitting = [count for count in range(1, rows + 1) if update % (count * processes) == 0]
     return fitting[-1] if fitting else rows
 
-# %% ../../nbs/scaling/05_launch.ipynb #7bf19efb
+# %% ../../nbs/scaling/05_launch.ipynb #c86c1995
 def trl_problems(arguments: dict) -> list[str]:
     "What the installed TRL does not know of these arguments, or not with such a value."
     trl = import_optional('trl', "a check against TRL")
@@ -198,14 +199,14 @@ def trl_problems(arguments: dict) -> list[str]:
 
 
 def _is_of(value, kind) -> bool:
-    "Whether TRL takes the value for a field of this type; a text may stand for a word of TRL's."
+    "Whether TRL takes the value for a field of this type; texts stand for words of TRL's."
     if value is None or kind is bool: return value is None or isinstance(value, bool)
     kinds = [part for part in (get_args(kind) or (kind,)) if isinstance(part, type)]
     wide = [int] if float in kinds else []
     if isinstance(value, bool) and bool not in kinds: return False
     return not kinds or isinstance(value, (*kinds, *wide))
 
-# %% ../../nbs/scaling/05_launch.ipynb #b571d8e9
+# %% ../../nbs/scaling/05_launch.ipynb #6cb3242e
 def config_problems(source, *, processes: int | None = None) -> list[str]:
     """What keeps a full-scale file from running on the installed TRL: a sentence each.
 
@@ -225,13 +226,14 @@ _IN_ORDER = ('handful',)                         # curricula that a data set can
 
 
 def _carried(made):
-    "The recipe with a plain curriculum, where the data can be laid out in the curriculum's order."
+    "The recipe with a plain curriculum, where data can be laid out in its order."
     return made.but(curriculum='uniform') if made.curriculum.name in _IN_ORDER else made
 
-# %% ../../nbs/scaling/05_launch.ipynb #b7879ff5
+# %% ../../nbs/scaling/05_launch.ipynb #027436a8
 class _Rows:
     "The rows of a data set as the problems that a curriculum draws from."
-    def __init__(self, data): self.data = data
+    def __init__(self, data):
+        self.data = data
 
     def sample(self, n: int, *, seed: int, split: str = 'train') -> list[dict]:
         "`n` different rows, as long as there are so many; a function of the seed."
@@ -251,7 +253,8 @@ def laid_out(made, problems, *, steps: int, seed: int = 0, ask=None):
     """
     Dataset = import_optional('datasets', "a run on TRL").Dataset
     is_data = isinstance(problems, Dataset)
-    if is_data: _check_data(problems)
+    if is_data:
+        _check_data(problems)
     source = _Rows(problems) if is_data else as_task(problems)
     curriculum = made.curriculum.info.fn(source, **dict(made.curriculum.knobs))
     drawn = []
@@ -265,12 +268,13 @@ def laid_out(made, problems, *, steps: int, seed: int = 0, ask=None):
 
 def _check_data(data) -> None:
     "Raises ValueError for a data set that cannot be trained on."
-    if not len(data): raise ValueError("the data set is empty: wanted at least one row.")
+    if not len(data):
+        raise ValueError("the data set is empty: wanted at least one row.")
     if 'prompt' not in data.column_names:
         raise ValueError(f"the data set has no column 'prompt' but {', '.join(data.column_names)}: "
                          "rename the one with the question, or load it with `load_problems`.")
 
-# %% ../../nbs/scaling/05_launch.ipynb #9fa2c924
+# %% ../../nbs/scaling/05_launch.ipynb #2cd31fd1
 _EMBEDDED = 'tiny-v1'
 _SMALL = dict(use_vllm=False, gradient_checkpointing=False, bf16=False)
 _FILE = 'scale.json'
@@ -297,7 +301,8 @@ def _check_libraries(arguments: dict) -> None:
 def _steps_of(config, made, data, steps: int | None) -> int:
     "Generations of a run: as many as asked for, or as the file's epochs over the data make."
     if steps is not None:
-        if steps < 1: raise ValueError(f"steps is {steps}, wanted at least 1.")
+        if steps < 1:
+            raise ValueError(f"steps is {steps}, wanted at least 1.")
         return steps
     if not hasattr(data, 'column_names'):
         raise ValueError("a task has problems without end: say how many steps.")
@@ -320,7 +325,7 @@ def check_folder(folder, facts: dict) -> None:
         raise ValueError(f"{folder} holds another run: {'; '.join(changed)}. Give another --out, "
                          "or the numbers it began with.")
 
-# %% ../../nbs/scaling/05_launch.ipynb #b7d25a36
+# %% ../../nbs/scaling/05_launch.ipynb #92c5ea07
 def _with_changes(made, changes: dict):
     "The recipe with those of the changes that are its fields; the others."
     own = {key: changes[key] for key in changes if key in (*STAGE_FIELDS, *LOOP_FIELDS)}
@@ -329,7 +334,8 @@ def _with_changes(made, changes: dict):
 
 def _saving(made, every: int) -> dict:
     "Checkpoints between generations, every so many of them."
-    if every < 1: raise ValueError(f"every is {every}, wanted at least 1 generation.")
+    if every < 1:
+        raise ValueError(f"every is {every}, wanted at least 1 generation.")
     drawn = made.prompts * made.group
     updates = drawn // min(made.minibatch or drawn, drawn) * made.epochs
     return dict(save_strategy='steps', save_steps=updates * every, logging_steps=updates,
@@ -355,7 +361,8 @@ def build_run(source, data=None, *, out, model: str | None = None, steps: int | 
     steps = _steps_of(config, made, data, steps)
     name = model or (_EMBEDDED if small else config['model'])
     policy = _embedded(name)
-    if policy: more.setdefault('processing_class', policy.tokenizer)
+    if policy:
+        more.setdefault('processing_class', policy.tokenizer)
     problems = laid_out(made, data, steps=steps, seed=seed, ask=_asking(policy))
     found = _SMALL if small else _extra_arguments(config)
     found = found | _device_arguments() | _saving(made, every) | more
@@ -436,16 +443,16 @@ def scale_run(source, data=None, *, out, **options):
         write_atomic(Path(out) / 'metrics.jsonl', '\n'.join(lines) + '\n')
     return trainer
 
-# %% ../../nbs/scaling/05_launch.ipynb #e5840379
+# %% ../../nbs/scaling/05_launch.ipynb #200b427d
+_FSDP = dict(fsdp_version=2, fsdp_reshard_after_forward=True,
+             fsdp_auto_wrap_policy='TRANSFORMER_BASED_WRAP', fsdp_offload_params=False,
+             fsdp_cpu_ram_efficient_loading=True, fsdp_state_dict_type='SHARDED_STATE_DICT')
+_ZERO = dict(zero_stage=3, zero3_init_flag=True, zero3_save_16bit_model=True,
+             offload_optimizer_device='none', offload_param_device='none')
 _SPREADS = dict(
     MULTI_GPU=dict(distributed_type='MULTI_GPU'),
-    FSDP=dict(distributed_type='FSDP', fsdp_config=dict(
-        fsdp_version=2, fsdp_reshard_after_forward=True,
-        fsdp_auto_wrap_policy='TRANSFORMER_BASED_WRAP', fsdp_offload_params=False,
-        fsdp_cpu_ram_efficient_loading=True, fsdp_state_dict_type='SHARDED_STATE_DICT')),
-    DEEPSPEED=dict(distributed_type='DEEPSPEED', deepspeed_config=dict(
-        zero_stage=3, zero3_init_flag=True, zero3_save_16bit_model=True,
-        offload_optimizer_device='none', offload_param_device='none')),
+    FSDP=dict(distributed_type='FSDP', fsdp_config=_FSDP),
+    DEEPSPEED=dict(distributed_type='DEEPSPEED', deepspeed_config=_ZERO),
     NO=dict(distributed_type='NO'))
 
 
@@ -459,9 +466,9 @@ def accelerate_config(spread: str, *, processes: int, precision: str = 'bf16') -
         raise ValueError(f"{spread!r} is no way to spread a model; "
                          f"{nearest(spread, _SPREADS, 'ways')}")
     kind = 'NO' if processes == 1 and spread == 'MULTI_GPU' else spread
-    return dict(compute_environment='LOCAL_MACHINE', num_machines=1, machine_rank=0,
-                num_processes=processes, mixed_precision=precision, use_cpu=False,
-                **_SPREADS[kind])
+    machine = dict(compute_environment='LOCAL_MACHINE', num_machines=1, machine_rank=0)
+    return machine | dict(num_processes=processes, mixed_precision=precision, use_cpu=False,
+                          **_SPREADS[kind])
 
 
 @dataclass(frozen=True, kw_only=True)

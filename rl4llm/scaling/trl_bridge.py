@@ -448,7 +448,8 @@ class _Remembering(TrainerCallback):
 def _checkpoint(folder, step: int) -> Path: return Path(folder) / f'checkpoint-{step}'
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #a4dcde5d
-_PLAIN, _TENSORS = 'stages.json', 'stages.safetensors'
+_PLAIN = 'stages.json'
+_TENSORS = 'stages.safetensors'
 
 
 def write_memory(stages, folder) -> None:
