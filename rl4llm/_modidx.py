@@ -2790,6 +2790,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'rl4llm.scaling.launch._data_of': ('scaling/launch.html#_data_of', 'rl4llm/scaling/launch.py'),
                                        'rl4llm.scaling.launch._device_arguments': ( 'scaling/launch.html#_device_arguments',
                                                                                     'rl4llm/scaling/launch.py'),
+                                       'rl4llm.scaling.launch._drawn': ('scaling/launch.html#_drawn', 'rl4llm/scaling/launch.py'),
                                        'rl4llm.scaling.launch._embedded': ('scaling/launch.html#_embedded', 'rl4llm/scaling/launch.py'),
                                        'rl4llm.scaling.launch._extra_arguments': ( 'scaling/launch.html#_extra_arguments',
                                                                                    'rl4llm/scaling/launch.py'),

@@ -126,8 +126,15 @@ def test_a_handful_of_rows_is_repeated():
     assert len(rows) == 12 and len(set(rows['prompt'])) == 1
     rows = laid_out(recipe('grpo', prompts=40), data, steps=2)
     assert len(set(rows['prompt'][:40])) == 40
-    rows = laid_out(recipe('grpo', prompts=60), data, steps=1)
-    assert len(set(rows['prompt'])) == 50
+    for first in (0, 50):  # one pass, then the next
+        passed = rows_of(data, steps=10)[first : first + 50]
+        assert len(set(passed)) == 50
+    assert rows_of(data, steps=10)[:50] != rows_of(data, steps=10)[50:]
+    assert rows_of(data, steps=10) != rows_of(data, steps=10, seed=1)
+
+
+def rows_of(data, **how):
+    return laid_out(recipe('grpo', prompts=10), data, **how)['prompt'][:]
 
 
 def test_bad_data_are_named(tmp_path):

@@ -444,7 +444,8 @@ def _scale_plan(
     price: Annotated[Optional[float], typer.Option(help='Of an hour of one GPU.')] = None,
     response_tokens: Annotated[Optional[int], typer.Option(
         help='Mean length of a response; the longest if left out.')] = None,
-    steps: Annotated[Optional[int], typer.Option(help="Generations; the file's own epochs.")] = None,
+    steps: Annotated[Optional[int], typer.Option(
+        help="Generations; as many as the file's epochs make if left out.")] = None,
     model: Annotated[Optional[str], typer.Option(help='Another model, or its folder.')] = None,
 ):
     """Memory on each GPU by component, tokens, hours and cost of a full-scale run.

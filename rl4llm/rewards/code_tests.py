@@ -382,7 +382,8 @@ def code_verdicts(completions, tests, *, limits: Limits | None = None, isolation
 
     tests: for each completion its tests (see `as_tests`), or None; None alone for all.
     workers: how many boxes at a time. Other knobs as in `judge_program`.
-    Raises ValueError unless there is one entry for each completion, RuntimeError as `judge_program`.
+    Raises ValueError unless there is one entry for each completion, RuntimeError where programs
+    cannot be boxed.
     """
     texts = [text_of(completion) for completion in completions]
     if tests is None: return [None] * len(texts)

@@ -7,8 +7,8 @@ __all__ = ['full_recipe', 'check_config', 'launch_arguments', 'trl_problems', 'c
            'build_run', 'data_from', 'newest_checkpoint', 'scale_run', 'accelerate_config', 'Launch', 'launch_plan',
            'write_files', 'launch']
 
-# %% ../../nbs/scaling/05_launch.ipynb #b7228ba1
-import inspect, json, os, shlex, subprocess, sys
+# %% ../../nbs/scaling/05_launch.ipynb #4cbf2eec
+import inspect, json, os, random, shlex, subprocess, sys
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from importlib.util import find_spec
@@ -97,7 +97,7 @@ def _with_average(made, config):
     more = dict(length=made.max_new_tokens) if mode.endswith('norm') else {}
     return made.but(aggregate=use('aggregate', mode=mode, **more))
 
-# %% ../../nbs/scaling/05_launch.ipynb #59d50edc
+# %% ../../nbs/scaling/05_launch.ipynb #9a834484
 _LAUNCH_FIELDS = dict(gradient_checkpointing='gradient_checkpointing', use_vllm='use_vllm',
                       vllm_mode='vllm_mode',
                       vllm_gpu_memory_utilization='vllm_gpu_memory_utilization')
@@ -109,7 +109,8 @@ def _place_of(key: str, config, made) -> str:
     "Where a value of the file goes, in words."
     if key in _FIELDS: return f'recipe: {_FIELDS[key]}'
     if key in _KNOBS: return _knob_place(key, made)
-    if key in _ADDED: return f'recipe: regulariser {_ADDED[key]}' if config[key] else 'off'
+    if key in _ADDED:
+        return f'recipe: regulariser {_ADDED[key]}' if config[key] else 'off'
     if key == 'loss_type': return _average_place(config, made)
     if key in _TO_TRAINER: return f'TRL: {_TO_TRAINER[key]}'
     if key in _LAUNCH_FIELDS: return f'TRL: {_LAUNCH_FIELDS[key]}'
@@ -151,7 +152,8 @@ def check_config(source) -> pd.DataFrame:
     return pd.DataFrame(rows, index=['value', 'goes to']).T
 
 
-def _as_config(source):
+def _as_config(source) -> FullScale:
+    "A full-scale configuration, by name or path."
     return source if isinstance(source, FullScale) else load_config(source)
 
 # %% ../../nbs/scaling/05_launch.ipynb #7d3a2046
@@ -229,41 +231,50 @@ def _carried(made):
     "The recipe with a plain curriculum, where data can be laid out in its order."
     return made.but(curriculum='uniform') if made.curriculum.name in _IN_ORDER else made
 
-# %% ../../nbs/scaling/05_launch.ipynb #027436a8
+# %% ../../nbs/scaling/05_launch.ipynb #8b5010a3
 class _Rows:
-    "The rows of a data set as the problems that a curriculum draws from."
+    "The numbers of a data set's rows as the problems that a curriculum draws from."
     def __init__(self, data):
-        self.data = data
+        self.count = len(data)
 
-    def sample(self, n: int, *, seed: int, split: str = 'train') -> list[dict]:
-        "`n` different rows, as long as there are so many; a function of the seed."
-        shuffled = []
-        while len(shuffled) < n:
-            order = self.data.shuffle(seed=(seed + len(shuffled)) % 2**32)
-            shuffled += list(order.select(range(min(n - len(shuffled), len(order)))))
-        return shuffled
+    def sample(self, n: int, *, seed: int, split: str = 'train') -> list[int]:
+        "`n` rows: all of them in a random order before any comes again."
+        rng = random.Random(seed)
+        drawn = []
+        while len(drawn) < n:
+            drawn += rng.sample(range(self.count), self.count)
+        return drawn[:n]
+
+
+def _drawn(made, source, steps: int, seed: int) -> list:
+    "The problems of all steps, as the curriculum draws them for each."
+    curriculum = made.curriculum.info.fn(source, **dict(made.curriculum.knobs))
+    found = []
+    for step in range(steps):
+        found += curriculum.sample(made.prompts, seed=int(fold(seed, step, 1)))
+    return found
 
 
 def laid_out(made, problems, *, steps: int, seed: int = 0, ask=None):
     """The data set of a run: the problems of each step, as the recipe's curriculum draws them.
 
-    problems: a task, or a data set with the columns `prompt` and what the reward needs.
+    problems: a task, or a data set with the columns `prompt` and what the reward needs. A plain
+    curriculum goes through a data set in passes, in another order each time.
     ask: for a task, what makes the prompt of a problem; its text if None.
     Raises ValueError for an empty data set, or one without prompts.
     """
     Dataset = import_optional('datasets', "a run on TRL").Dataset
-    is_data = isinstance(problems, Dataset)
-    if is_data:
+    if isinstance(problems, Dataset):
         _check_data(problems)
-    source = _Rows(problems) if is_data else as_task(problems)
-    curriculum = made.curriculum.info.fn(source, **dict(made.curriculum.knobs))
-    drawn = []
-    for step in range(steps):
-        drawn += curriculum.sample(made.prompts, seed=int(fold(seed, step, 1)))
-    if is_data: return Dataset.from_list(drawn)
+        rows = _Rows(problems)
+        if made.curriculum.name == 'uniform':
+            return problems.select(rows.sample(steps * made.prompts, seed=seed))
+        return problems.select(_drawn(made, rows, steps, seed))
+    source = as_task(problems)
     ask = ask or partial(source.prompt, style='text')
-    return Dataset.from_list([dict(prompt=ask(item), item=json.dumps(asdict(item)))
-                              for item in drawn])
+    items = _drawn(made, source, steps, seed)
+    written = [json.dumps(asdict(item)) for item in items]
+    return Dataset.from_dict({'prompt': [ask(item) for item in items], 'item': written})
 
 
 def _check_data(data) -> None:
@@ -325,7 +336,7 @@ def check_folder(folder, facts: dict) -> None:
         raise ValueError(f"{folder} holds another run: {'; '.join(changed)}. Give another --out, "
                          "or the numbers it began with.")
 
-# %% ../../nbs/scaling/05_launch.ipynb #92c5ea07
+# %% ../../nbs/scaling/05_launch.ipynb #cf49a0ca
 def _with_changes(made, changes: dict):
     "The recipe with those of the changes that are its fields; the others."
     own = {key: changes[key] for key in changes if key in (*STAGE_FIELDS, *LOOP_FIELDS)}
@@ -370,7 +381,8 @@ def build_run(source, data=None, *, out, model: str | None = None, steps: int | 
     _note_run(out, dict(config=config.name, recipe=made.fingerprint(), model=name, seed=seed))
     count = int(os.environ.get('WORLD_SIZE', 1))
     size = _rows_that_divide(made, rows or config['per_device_train_batch_size'] or 8, count)
-    return trl_trainer(_carried(made), policy.model if policy else name, problems, folder=out, steps=steps, rows=size,
+    loaded = policy.model if policy else name
+    return trl_trainer(_carried(made), loaded, problems, folder=out, steps=steps, rows=size,
                        processes=count, seed=seed, shuffle_dataset=False, **found)
 
 
@@ -397,8 +409,8 @@ def _data_of(data, small: bool):
 def _fitting_reward(data, made, changes: dict) -> dict:
     "The reward that a data set with answers wants, unless another one is asked for."
     has_answers = 'answer' in getattr(data, 'column_names', ())
-    if 'reward' in changes or not has_answers or made.reward.name != 'correct': return {}
-    return dict(reward='correct_mathematics')
+    is_open = 'reward' not in changes and made.reward.name == 'correct'
+    return dict(reward='correct_mathematics') if has_answers and is_open else {}
 
 
 def _asking(policy):
@@ -407,6 +419,7 @@ def _asking(policy):
 
 
 def _prompt_for(policy, item) -> str:
+    "The prompt of a problem as the policy writes it."
     return policy.prompts([item])[0]
 
 
