@@ -285,7 +285,7 @@ def _check_data(data) -> None:
         raise ValueError(f"the data set has no column 'prompt' but {', '.join(data.column_names)}: "
                          "rename the one with the question, or load it with `load_problems`.")
 
-# %% ../../nbs/scaling/05_launch.ipynb #2cd31fd1
+# %% ../../nbs/scaling/05_launch.ipynb #44b21623
 _EMBEDDED = 'tiny-v1'
 _SMALL = dict(use_vllm=False, gradient_checkpointing=False, bf16=False)
 _FILE = 'scale.json'
@@ -323,20 +323,21 @@ def _steps_of(config, made, data, steps: int | None) -> int:
 def check_folder(folder, facts: dict) -> None:
     """Write down what runs in this folder.
 
-    Raises ValueError if it is the folder of another run, naming what differs.
+    Raises ValueError if it has checkpoints of another run, naming what differs.
     """
     path = Path(folder) / _FILE
-    if not path.exists():
+    is_begun = any(Path(folder).glob('checkpoint-*'))
+    if not is_begun or not path.exists():
         write_atomic(path, json.dumps(facts, indent=1))
         return
     before = json.loads(path.read_text())
-    changed = [f'{key} was {before.get(key)!r} and is {value!r}' for key, value in facts.items()
-               if before.get(key) != value]
+    differ = [key for key, value in facts.items() if before.get(key) != value]
+    changed = [f'{key} was {before.get(key)!r} and is {facts[key]!r}' for key in differ]
     if changed:
         raise ValueError(f"{folder} holds another run: {'; '.join(changed)}. Give another --out, "
                          "or the numbers it began with.")
 
-# %% ../../nbs/scaling/05_launch.ipynb #cf49a0ca
+# %% ../../nbs/scaling/05_launch.ipynb #ad07c3aa
 def _with_changes(made, changes: dict):
     "The recipe with those of the changes that are its fields; the others."
     own = {key: changes[key] for key in changes if key in (*STAGE_FIELDS, *LOOP_FIELDS)}
@@ -380,7 +381,8 @@ def build_run(source, data=None, *, out, model: str | None = None, steps: int | 
     _check_libraries(found)
     _note_run(out, dict(config=config.name, recipe=made.fingerprint(), model=name, seed=seed))
     count = int(os.environ.get('WORLD_SIZE', 1))
-    size = _rows_that_divide(made, rows or config['per_device_train_batch_size'] or 8, count)
+    wanted = rows or config['per_device_train_batch_size'] or 8
+    size = _rows_that_divide(made, wanted, count)
     loaded = policy.model if policy else name
     return trl_trainer(_carried(made), loaded, problems, folder=out, steps=steps, rows=size,
                        processes=count, seed=seed, shuffle_dataset=False, **found)
