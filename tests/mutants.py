@@ -37,7 +37,7 @@ WITHOUT_STAGES = {  # where a fault would be silent too: test files beside those
     'core.rollouts': (),
     'core.learned': (),
     'core.sampling': (),
-    'core.policy': (),
+    'core.policy': ('test_real_model',),
     'core.signals': ('test_loop',),
     'core.placebos': ('test_placebos',),
     'core.ready_stages': ('test_loop',),

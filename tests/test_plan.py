@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rl4llm.scaling.config_files import config_names, load_config
 from rl4llm.scaling.cost_model import KNOWN_MACHINES, MachineRate, model_shape, parameter_count
-from rl4llm.scaling.plan import (
+from rl4llm.scaling.planning import (
     SEEN,
     SHARE,
     Plan,

@@ -13,7 +13,7 @@ from rl4llm import Policy, recipe, task
 from rl4llm.core.numerics import fold
 from rl4llm.core.pipeline import build_stages
 from rl4llm.scaling.config_files import config_names, load_config
-from rl4llm.scaling.launch import (
+from rl4llm.scaling.launching import (
     accelerate_config,
     build_run,
     check_config,

@@ -369,7 +369,7 @@ each_method = pytest.mark.parametrize(
 )
 
 # What the rules below know as a finite verb. A sentence whose verb is missing here is refused wrongly: add the verb.
-VERBS = """is are was were be has have had do does did can cannot could may might must should will would let adds? agrees? aims? allows? answers? appears? apply applies ask asks be began begins? belongs? bounds? breaks?
+VERBS = """refuses? is are was were be has have had do does did can cannot could may might must should will would let adds? agrees? aims? allows? answers? appears? apply applies ask asks be began begins? belongs? bounds? breaks?
 brings? calls? came cancels? carry carries change changes check checks clamps? clips? come comes compare compared compares compute computes contributes? cost costs count counts cover covers cut cuts decides? depends? describes?
 differs? divide divides down draw draws drew drops? dissect ends? enters? enumerates? equals? estimates? explains? fail fails fall falls fell find finds flips? follow follows found gave get gets give gives go goes got grew
 grows? halve halves happens? help helps hide hides hits? hold holds ignores? keep keeps kept knows? lead leads learns? leaves? lets lie lies lifts? list lists look looks lose loses lost made make makes marks? match matches matters? mean means

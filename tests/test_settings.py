@@ -283,6 +283,18 @@ def two_processes():
     _from_all_processes(SimpleNamespace(num_processes=2), [])
 
 
+def mathematics():
+    from rl4llm.rewards.mathematics import same_mathematics
+
+    same_mathematics('a new answer 17', '18')
+
+
+def parquet():
+    from rl4llm.scaling.datasets import _parquet_rows
+
+    _parquet_rows(Path('nowhere.parquet'))
+
+
 def tracked(library):
     from rl4llm.training import Track
 
@@ -293,6 +305,8 @@ EXTRAS = {
     'ipywidgets': ('lab', [board, knob]),
     'IPython': ('lab', [live_plot]),
     'datasets': ('scale', [trl_data]),
+    'math_verify': ('scale', [mathematics]),
+    'pyarrow': ('', [parquet]),
     'trl': ('scale', [bridge]),
     'accelerate': ('scale', [two_processes]),
     'tensorboard': ('', [tracked('tensorboard')]),
@@ -317,7 +331,11 @@ def test_the_error_about_a_missing_package_names_its_extra(package, monkeypatch)
         assert f'[{extra}]' in said or not extra
 
 
-GUARDED = {'course/exercises.py': {'IPython'}, 'widgets/panels.py': {'IPython'}}  # only in a kernel
+GUARDED = {  # only in a kernel, or only in a worker that is started after asking
+    'course/exercises.py': {'IPython'},
+    'widgets/panels.py': {'IPython'},
+    'rewards/mathematics.py': {'math_verify'},
+}
 
 
 def test_no_optional_package_is_imported_without_a_word():

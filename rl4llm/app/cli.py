@@ -424,7 +424,7 @@ def _scale_check(config: _Config, processes: Annotated[Optional[int], typer.Opti
     Example: rl4llm scale check dapo
     """
     from textwrap import shorten
-    from rl4llm.scaling.launch import check_config, config_problems
+    from rl4llm.scaling.launching import check_config, config_problems
     for key, (value, place) in check_config(config).iterrows():
         typer.echo(f'{key:<28} {shorten(str(value), 44):<45} {place}')
     problems = config_problems(config, processes=processes)
@@ -452,7 +452,7 @@ def _scale_plan(
 
     Example: rl4llm scale plan open_rs --gpu A40 --gpus 4 --response-tokens 1800
     """
-    from rl4llm.scaling.plan import plan, plan_text
+    from rl4llm.scaling.planning import plan, plan_text
     more = {} if model is None else dict(model=model)
     typer.echo(plan_text(plan(config, gpu=gpu, gpus=gpus, price=price, steps=steps,
                               response_tokens=response_tokens, **more)))
@@ -481,7 +481,7 @@ def _scale_run(
     Example: rl4llm scale run grpo --small --steps 5
     """
     from rl4llm.core.settings_file import settings
-    from rl4llm.scaling.launch import data_from, scale_run
+    from rl4llm.scaling.launching import data_from, scale_run
     using = settings()
     folder = out or using.runs / 'scale' / Path(config).stem
     problems = data_from(data, question=question, answer=answer)
@@ -514,7 +514,7 @@ def _scale_launch(
     Example: rl4llm scale launch grpo --small --processes 2 --steps 5
     """
     from rl4llm.core.settings_file import settings
-    from rl4llm.scaling.launch import launch, launch_plan, write_files
+    from rl4llm.scaling.launching import launch, launch_plan, write_files
     folder = out or settings().runs / 'scale' / Path(config).stem
     made = launch_plan(config, out=folder, processes=processes, spread=spread, small=small,
                        words=tuple(context.args))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 # %% ../../nbs/scaling/03_datasets.ipynb #ccf0f6cf
 import yaml
+from huggingface_hub import HfApi
 
 # %% ../../nbs/scaling/03_datasets.ipynb #b4d688ca
 from ..core.reward_calls import shown
@@ -140,8 +141,7 @@ def _hub_rows(source: DataSource, split: str):
     fields = ' and '.join(filter(None, (source.question, source.answer))) or 'its columns'
     try:
         if not datasets.config.HF_HUB_OFFLINE:
-            hub = import_optional('huggingface_hub', "loading from the hub")
-            hub.HfApi().dataset_info(source.hub, timeout=_PATIENCE)
+            HfApi().dataset_info(source.hub, timeout=_PATIENCE)
         paths = source.files and {split: source.files.format(split=split)}
         return datasets.load_dataset(source.hub, source.config, data_files=paths, split=split)
     except Exception as error:                         # of half a dozen libraries

@@ -29,7 +29,7 @@ from ..core.policy import Policy
 from ..core.registry import as_recipe
 from ..core.rollouts import Rollouts, make_rollouts
 from ..core.signals import SIGNALS, add_signals, live_names, needs_reference, signal_name
-from ..core.storage import import_optional, write_atomic
+from ..core.storage import import_optional, read_json, write_atomic
 from ..references.reference_policies import CopiedPolicy, fixed_reference
 from ..rewards.verifier import as_item
 from ..training.checkpoints import pack_stages, unpack_stages
@@ -473,7 +473,7 @@ def read_memory(stages, folder) -> None:
     if not path.exists():
         raise ValueError(f"{folder} has no {path.name}: it was broken off while it was written. "
                          "Remove that folder and go on from the one before it.")
-    unpack_stages(found, json.loads(path.read_text()), load_file(Path(folder) / _TENSORS))
+    unpack_stages(found, read_json(path), load_file(Path(folder) / _TENSORS))
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #ed773d4f
 _OF_TRAINER = ('peft_config', 'callbacks', 'eval_dataset', 'optimizers', 'reward_funcs',
