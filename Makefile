@@ -69,7 +69,7 @@ pins: .venv/.installed ## write constraints.txt from the present .venv
 
 test test-all test-notebooks test-wheel test-browser mutants fuzz notebooks: export OMP_NUM_THREADS ?= 1
 
-test: in-step lint types test-notebooks ## what a change must pass: export in step, lint, types, the notebooks it reaches, the fast tests (under 15 minutes on 2 cores)
+test: .venv/.scale in-step lint types test-notebooks ## what a change must pass: export in step, lint, types, the notebooks it reaches, the fast tests (under 15 minutes on 2 cores)
 	time python -m pytest -n 2 --dist loadgroup --durations=10
 	@$(CHROMIUM) > /dev/null || echo 'No Chromium here: the widgets were not tried in a browser (`make test-browser` skips, `make test-all` asks for it).'
 
@@ -91,7 +91,7 @@ lint: .venv/.installed ## do the clean folders keep the rules of the house?
 types: .venv/.installed ## do the public names have the types that their users expect?
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 pyright --pythonpath $(PY)
 
-test-notebooks: .venv/.installed ## execute what a change can reach, one fifth of the rest and the lessons: make test-notebooks WHICH=--all
+test-notebooks: .venv/.scale ## execute what a change can reach, one fifth of the rest and the lessons: make test-notebooks WHICH=--all
 	time python tests/select_notebooks.py --run $(WHICH)
 
 test-wheel: .venv/.installed ## build the wheel, install it in an empty environment, run the demo there

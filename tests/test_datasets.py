@@ -272,3 +272,11 @@ def test_without_the_library(monkeypatch, tmp_path):
     with pytest.raises(ModuleNotFoundError, match='datasets'):
         load_problems('gsm8k', path=path)
     assert module.DATASETS is DATASETS
+
+
+@pytest.mark.parametrize('answer', [['3', '4'], {'a': 1}, '3 or 4'])
+def test_an_answer_that_is_several_is_refused(tmp_path, answer):
+    path = tmp_path / 'own.jsonl'
+    path.write_text(json.dumps(dict(question='which?', answer=answer)))
+    with pytest.raises(ValueError, match='cannot be read as mathematics'):
+        load_problems(path=path)

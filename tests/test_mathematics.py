@@ -340,3 +340,22 @@ def test_a_tag_in_the_prompt_counts():
         1.0,
         0.0,
     ]
+
+
+@pytest.mark.parametrize(
+    'said, gold, right',
+    [
+        ('4=5', '5', False),
+        ('1=2=3=4=5', '5', False),
+        ('x=4=5', '5', False),
+        ('x=5', '5', True),
+        (r'\angle ABC = 5', '5', True),
+        (r'\frac{10}{2} = 5', '5', True),
+        (r'5\text{ or six}', '5', False),
+        (r'\sum_{k=1}^{100} k', '5050', False),
+        (r'\int_0^1 x^2 dx', r'\frac{1}{3}', False),
+        (r'\frac{1}{3}', r'\frac{1}{3}', True),
+    ],
+)
+def test_what_leaves_the_work_or_the_choice_to_the_reader_is_not_paid(said, gold, right):
+    assert same_mathematics(rf'\boxed{{{said}}}', gold) == right

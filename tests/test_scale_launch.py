@@ -153,6 +153,39 @@ def test_bad_data_are_named(tmp_path):
         build_run('grpo', small=True, steps=1, every=0, out=tmp_path)
 
 
+def test_an_argument_that_the_recipe_decides_is_refused(tmp_path):
+    for name, value in (('beta', 5.0), ('num_iterations', 3), ('loss_type', 'dr_grpo')):
+        with pytest.raises(ValueError, match=f'{name} would do nothing'):
+            build_run('grpo', small=True, steps=1, out=tmp_path, **{name: value})
+
+
+def test_what_goes_on_must_be_the_same_run(tmp_path):
+    how = dict(small=True, out=tmp_path, prompts=4, group=8, minibatch=None, rows=8)
+    build_run('grpo', steps=1, **how)
+    build_run('grpo', 'modular', steps=1, **how)  # nothing is there yet
+    (tmp_path / 'checkpoint-1').mkdir()
+    build_run('grpo', 'modular', steps=9, **how)
+    with pytest.raises(ValueError, match='data was'):
+        build_run('grpo', 'countdown', steps=9, **how)
+    with pytest.raises(ValueError, match='arguments was'):
+        build_run('grpo', 'modular', steps=9, learning_rate=1.0, **how)
+
+
+def test_numbers_below_one_are_refused(tmp_path):
+    for count in (0, -3):
+        with pytest.raises(ValueError, match='wanted at least 1'):
+            launch_plan('grpo', out=tmp_path, processes=count)
+        with pytest.raises(ValueError, match='wanted at least 1'):
+            config_problems('grpo', processes=count)
+        with pytest.raises(ValueError, match='wanted at least 1'):
+            build_run('grpo', small=True, steps=1, out=tmp_path, rows=count)
+
+
+def test_the_server_has_the_model_that_is_trained():
+    made = launch_plan('open_rs', out='out', model='Qwen/Qwen3-4B')
+    assert made.first.endswith('Qwen/Qwen3-4B') and '--model Qwen/Qwen3-4B' in str(made)
+
+
 def test_vllm_that_is_missing_is_named(tmp_path):
     with pytest.raises(ModuleNotFoundError, match='use_vllm=false'):
         build_run('grpo', small=True, steps=1, out=tmp_path, use_vllm=True)
@@ -167,6 +200,8 @@ def test_a_checkpoint_that_was_broken_off_is_passed_over(tmp_path):
             path.parent.mkdir(exist_ok=True)
             path.write_text('{}')
     (tmp_path / 'checkpoint-30').mkdir()
+    (tmp_path / 'checkpoint-best').mkdir()
+    (tmp_path / 'checkpoint-best' / 'trainer_state.json').write_text('{}')
     assert newest_checkpoint(tmp_path, plain).endswith('checkpoint-10')
     assert newest_checkpoint(tmp_path, learned).endswith('checkpoint-2')
 

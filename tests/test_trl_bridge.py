@@ -161,7 +161,10 @@ def test_every_recipe_has_loss_and_gradient_of_the_pipeline(name, tmp_path):
     check_loss_and_gradient(name, tmp_path)
 
 
-@pytest.mark.parametrize('name', ['grpo_clip_higher', 'grpo_kl'])
+@pytest.mark.parametrize(
+    'name',
+    ['grpo_clip_higher', 'grpo_kl', 'gspo', 'cispo', 'gmpo', 'sapo', 'dapo', 'grpo_dual_clip'],
+)
 def test_later_updates_of_a_generation_know_the_old_policy(name, tmp_path):
     made = recipe(name, prompts=4, group=8, minibatch=16, epochs=1, lr=3e-3)
     start = moved(Policy.load('tiny'))

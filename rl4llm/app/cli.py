@@ -501,6 +501,8 @@ def _scale_launch(
     out: _Out = None,
     processes: Annotated[Optional[int], typer.Option(
         help='Devices; as many as the file says if left out.')] = None,
+    model: Annotated[Optional[str], typer.Option(
+        help="A hub name or a folder; the file's own if left out.")] = None,
     spread: Annotated[Optional[str], typer.Option(
         help="MULTI_GPU, FSDP, DEEPSPEED or NO; the file's own if left out.")] = None,
     small: _Small = False,
@@ -516,8 +518,8 @@ def _scale_launch(
     from rl4llm.core.settings_file import settings
     from rl4llm.scaling.launching import launch, launch_plan, write_files
     folder = out or settings().runs / 'scale' / Path(config).stem
-    made = launch_plan(config, out=folder, processes=processes, spread=spread, small=small,
-                       words=tuple(context.args))
+    made = launch_plan(config, out=folder, processes=processes, spread=spread, model=model,
+                       small=small, words=tuple(context.args))
     write_files(made)
     typer.echo(str(made))
     if not only_print: raise typer.Exit(launch(made))

@@ -28,7 +28,8 @@ class OutputTest(NamedTuple):
 class CallTest(NamedTuple):
     """What a function of the program must give for arguments: values of builtin types.
 
-    tolerance: how far a number may be off, absolute or relative, or None for equal values.
+    tolerance: how far a number may be off, absolute or relative, or None for equal values; there
+        is none for sets.
     """
     function: str
     args: tuple
@@ -92,7 +93,8 @@ def _checked(test):
         named = isinstance(name, str) and name.isidentifier()
         good = named and type(test.args) is tuple and _is_plain([test.args, test.expected])
         if test.tolerance is not None:
-            good = good and type(test.tolerance) in (int, float) and test.tolerance >= 0
+            good = good and type(test.tolerance) in (int, float) and 0 <= test.tolerance < math.inf
+            good = good and not isinstance(test.expected, (set, frozenset))
     if good: return test
     raise ValueError(f"the test {shown(test)} cannot be: wanted texts for stdin and stdout, or the "
                      "name of a function, a tuple of plain arguments and a plain value.")
@@ -264,7 +266,7 @@ _OUTCOMES = ('passed', 'wrong answer', 'error', 'time', 'memory', 'output', 'blo
 class TestVerdict(NamedTuple):
     """What became of a program under its tests.
 
-    passed, of: number of tests that it passed, and of all that were tried.
+    passed, of: number of tests that it passed, and of all that there are.
     outcome: 'passed', or of the first test that it did not pass: 'wrong answer', 'error', 'time',
     'memory', 'output', 'blocked' or 'cheated'. reason: why, in short.
     isolation: how the program was locked in.

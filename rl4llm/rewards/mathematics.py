@@ -287,11 +287,25 @@ def readable_gold(answer, *, seconds: float = 5.) -> bool:
     return bool(golds) and all(_readable(gold, seconds) for gold in golds)
 
 # %% ../../nbs/rewards/02_mathematics.ipynb #e0c9bd98
+_UNDONE = re.compile(r'\\(?:sum|int|prod|lim)(?![A-Za-z])')
+_EITHER = re.compile(r'\\text\s*\{[^{}]*\b(?:or|and)\b|\bor\b')
+
+
+def _states(gold: str, said: str, seconds: float) -> bool:
+    "Whether a formula states the gold: no work, no choice is left, and no equation is false."
+    if any(left.search(said) and not left.search(gold) for left in (_UNDONE, _EITHER)):
+        return False
+    if '=' in gold: return _compared(gold, said, seconds)
+    *parts, last = [part.strip() for part in said.split('=')]
+    values = [part for part in parts if not re.search('[A-Za-z]', _COMMAND.sub(' ', part))]
+    return all(_compared(gold, part, seconds) for part in (*values, last))
+
+
 def _matches(golds: list[str], text: str, seconds: float) -> bool:
     "Whether a text states one of the gold formulas."
     stated = answer_said(text)
     said = _formula(stated) if stated else ''
-    return bool(said) and any(_compared(gold, said, seconds) for gold in golds)
+    return bool(said) and any(_states(gold, said, seconds) for gold in golds)
 
 
 def same_mathematics(text: str, answer, *, seconds: float = 5.) -> bool:

@@ -6,7 +6,7 @@
 __all__ = ['DATASETS', 'DataSource', 'datasets_named', 'load_problems']
 
 # %% ../../nbs/scaling/03_datasets.ipynb #78832a07
-import csv, json
+import csv, json, re
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -187,7 +187,10 @@ _UNREAD = ('refuse', 'drop', 'keep')
 
 def _gold(value, unread: str, where: str) -> str | None:
     "The bare gold answer, None if its row is to be dropped."
-    gold = gold_answer(value)
+    is_one = not isinstance(value, (list, tuple, dict))
+    gold = gold_answer(value) if is_one else None
+    if gold and re.search(r'\bor\b', gold) and unread != 'keep':
+        gold = None                                        # which of them is right?
     if unread == 'keep' or gold and readable_gold(gold): return gold or str(value)
     if unread == 'drop': return None
     raise ValueError(f"{where}: the answer {shown(value)} cannot be read as mathematics: mend it, "

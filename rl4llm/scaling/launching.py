@@ -8,7 +8,7 @@ __all__ = ['full_recipe', 'check_config', 'launch_arguments', 'trl_problems', 'c
            'write_files', 'launch']
 
 # %% ../../nbs/scaling/05_launching.ipynb #4cbf2eec
-import inspect, json, os, random, shlex, subprocess, sys
+import hashlib, inspect, json, os, random, shlex, subprocess, sys
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from importlib.util import find_spec
@@ -171,9 +171,16 @@ def launch_arguments(config, made, *, rows: int | None = None, processes: int = 
     rows: of a micro-batch on one device; the file's own if None, fewer if they do not fit.
     Raises ValueError if no number of rows makes up the recipe's updates.
     """
-    wanted = rows or config['per_device_train_batch_size'] or 8
+    wanted = _at_least_one(rows, 'rows') or config['per_device_train_batch_size'] or 8
     fitting = _rows_that_divide(made, wanted, processes)
     return trl_arguments(made, rows=fitting, processes=processes) | _extra_arguments(config)
+
+
+def _at_least_one(value: int | None, name: str) -> int | None:
+    "The number itself, or None. Raises ValueError below 1."
+    if value is not None and value < 1:
+        raise ValueError(f"{name} is {value}, wanted at least 1.")
+    return value
 
 
 def _rows_that_divide(made, rows: int, processes: int) -> int:
@@ -217,7 +224,7 @@ def config_problems(source, *, processes: int | None = None) -> list[str]:
     config = _as_config(source)
     made = _carried(full_recipe(config))
     found = [f"The recipe {made.name!r} does not carry over: {why}." for why in not_carried(made)]
-    count = processes or config['num_processes'] or 1
+    count = _at_least_one(processes, 'processes') or config['num_processes'] or 1
     try:
         return found + trl_problems(launch_arguments(config, made, processes=count))
     except ValueError as error:
@@ -379,9 +386,11 @@ def build_run(source, data=None, *, out, model: str | None = None, steps: int | 
     found = _SMALL if small else _extra_arguments(config)
     found = found | _device_arguments() | _saving(made, every) | more
     _check_libraries(found)
-    _note_run(out, dict(config=config.name, recipe=made.fingerprint(), model=name, seed=seed))
     count = int(os.environ.get('WORLD_SIZE', 1))
-    wanted = rows or config['per_device_train_batch_size'] or 8
+    facts = dict(config=config.name, recipe=made.fingerprint(), model=name, seed=seed)
+    _note_run(out, facts | dict(processes=count, data=_digest(problems[:made.prompts]),
+                                arguments=_told(found)))
+    wanted = _at_least_one(rows, 'rows') or config['per_device_train_batch_size'] or 8
     size = _rows_that_divide(made, wanted, count)
     loaded = policy.model if policy else name
     return trl_trainer(_carried(made), loaded, problems, folder=out, steps=steps, rows=size,
@@ -394,10 +403,11 @@ def data_from(name: str | None, *, question: str | None = None, answer: str | No
     question, answer: fields of your file.
     Raises ValueError for a word that is none of these.
     """
-    if name is None or name.partition('/')[0] in tasks(): return name
+    if name is None: return None
     fields_given = dict(question=question, answer=answer)
     fields_given = {key: value for key, value in fields_given.items() if value is not None}
     if Path(name).exists(): return load_problems(path=name, **fields_given)
+    if name.partition('/')[0] in tasks(): return name
     return load_problems(name, **fields_given)
 
 
@@ -425,6 +435,20 @@ def _prompt_for(policy, item) -> str:
     return policy.prompts([item])[0]
 
 
+def _digest(rows: dict) -> str:
+    "A short digest of the problems of the first step, which another length of the run keeps."
+    return hashlib.sha256(json.dumps(rows, default=str).encode()).hexdigest()[:12]
+
+
+_NOT_TOLD = ('save_strategy', 'save_steps', 'logging_steps', 'report_to', 'disable_tqdm')
+
+
+def _told(arguments: dict) -> dict:
+    "The plain arguments of TRL that a run must keep when it goes on."
+    return {name: value for name, value in arguments.items()
+            if name not in _NOT_TOLD and isinstance(value, (str, int, float, bool))}
+
+
 def _note_run(out, facts: dict) -> None:
     "Write down in `out` what runs there, on the first process only."
     if int(os.environ.get('RANK', 0)) == 0:
@@ -433,15 +457,16 @@ def _note_run(out, facts: dict) -> None:
 
 def newest_checkpoint(folder, stages) -> str | None:
     "The newest checkpoint in a folder that was written to its end; None if there is none."
-    found = [path for path in Path(folder).glob('checkpoint-*')
-             if all((path / name).exists() for name in _files_of(stages))]
+    found = [path for path in Path(folder).glob('checkpoint-*') if _is_whole(path, stages)]
     steps = {int(path.name.partition('-')[2]): str(path) for path in found}
     return steps[max(steps)] if steps else None
 
 
-def _files_of(stages) -> list[str]:
-    "The files that are written last into a checkpoint."
-    return ['trainer_state.json', *(['stages.json'] if remembering(stages) else [])]
+def _is_whole(path: Path, stages) -> bool:
+    "Whether a folder is a checkpoint that has the files which are written last."
+    last = ['trainer_state.json', *(['stages.json'] if remembering(stages) else [])]
+    is_numbered = path.name.partition('-')[2].isdecimal()
+    return is_numbered and all((path / name).exists() for name in last)
 
 
 def scale_run(source, data=None, *, out, **options):
@@ -488,7 +513,7 @@ def accelerate_config(spread: str, *, processes: int, precision: str = 'bf16') -
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How a run is started on several devices.
+    """How a run is started on several devices; as text, the lines to type.
 
     files: texts by path. command: the line that starts it, as a list of words.
     first: a line to start before it in another terminal (a server of vLLM); None if there is none.
@@ -498,36 +523,39 @@ class Launch:
     first: str | None = None
 
     def __str__(self):
-        line = shlex.join(self.command)
+        line = shlex.join(['python' if word == sys.executable else word for word in self.command])
         if self.first is None: return line
         return f'# in another terminal, on GPUs of its own:\n{self.first}\n\n{line}'
 
 # %% ../../nbs/scaling/05_launching.ipynb #98b95110
 def launch_plan(source, *, out, processes: int | None = None, spread: str | None = None,
-                small: bool = False, words: tuple = ()) -> Launch:
+                model: str | None = None, small: bool = False, words: tuple = ()) -> Launch:
     """The files and the line that start `rl4llm scale run` on several devices.
 
-    processes, spread: as many, and as, the file says if None. words: further words of the command.
+    processes, spread, model: as the file says if None. words: further words of the command.
     small: the recipe's small numbers, on the CPU.
+    Raises ValueError for a number of processes below 1.
     """
     config = _as_config(source)
-    count = processes or config['num_processes'] or 1
+    count = _at_least_one(processes, 'processes') or config['num_processes'] or 1
     run = ['-m', 'rl4llm', 'scale', 'run', str(source), '--out', str(out), *words]
+    if model:
+        run += ['--model', model]
     if small:
         torchrun = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
         return Launch(files={}, command=[*torchrun, f'--nproc-per-node={count}', *run, '--small'])
     made = accelerate_config(spread or config['distributed_type'] or 'MULTI_GPU', processes=count,
-                             precision=config['mixed_precision'] or 'bf16')
+                             precision=config['mixed_precision'] or 'no')
     path = Path(out) / 'accelerate.yaml'
     start = ['accelerate', 'launch', '--config_file', str(path)]
-    return Launch(files={path: yaml.safe_dump(made, sort_keys=False)}, first=_server(config),
+    return Launch(files={path: yaml.safe_dump(made, sort_keys=False)}, first=_server(config, model),
                   command=start + run)
 
 
-def _server(config) -> str | None:
+def _server(config, model: str | None) -> str | None:
     "The line that starts vLLM on GPUs of its own, where the file wants it there."
     if not config['use_vllm'] or config['vllm_mode'] != 'server': return None
-    return shlex.join(['trl', 'vllm-serve', '--model', config['model']])
+    return shlex.join(['trl', 'vllm-serve', '--model', model or config['model']])
 
 
 def write_files(plan: Launch) -> None:
@@ -539,4 +567,7 @@ def write_files(plan: Launch) -> None:
 def launch(plan: Launch) -> int:
     "Write the files of a launch and run its command; gives its exit status."
     write_files(plan)
-    return subprocess.run(plan.command).returncode
+    command = plan.command
+    if command[0] == 'accelerate':                         # the one of this environment
+        command = [sys.executable, '-m', 'accelerate.commands.launch', *command[2:]]
+    return subprocess.run(command).returncode

@@ -480,16 +480,33 @@ _OF_TRAINER = ('peft_config', 'callbacks', 'eval_dataset', 'optimizers', 'reward
                'processing_class', 'tools', 'rollout_func', 'environment_factory')
 
 
+_DECIDED = dict(
+    beta='regularisers', epsilon='objective', epsilon_high='objective', delta='objective',
+    loss_type='aggregate', scale_rewards='advantage', num_iterations='epochs',
+    num_generations='group', importance_sampling_level='objective', top_entropy_quantile='select',
+    mask_truncated_completions='select', steps_per_generation='prompts and minibatch')
+
+
+def _check_decided(arguments: dict) -> None:
+    "Raises ValueError for an argument of TRL's loss, which is not used here."
+    for name in arguments:
+        if name in _DECIDED:
+            raise ValueError(f"{name} would do nothing: the recipe decides it. Set its "
+                             f"{_DECIDED[name]} instead.")
+
+
 def trl_trainer(recipe, model, data, *, folder, steps: int, rows: int = 16, processes: int = 1,
                 **more):
     """A TRL trainer that trains `model` on `data` by a recipe; `.train()` starts it.
 
     steps: generations. rows: of a micro-batch on one device. processes: devices.
     more: further fields of TRL's `GRPOConfig`, or arguments of its trainer.
-    Raises ValueError naming what of the recipe does not carry over.
+    Raises ValueError naming what of the recipe does not carry over, or an argument that the
+    recipe decides.
     """
     made = as_recipe(recipe)
     check_carried(made)
+    _check_decided(more)
     trl = import_optional('trl', "training on TRL")
     found = trl_arguments(made, rows=rows, processes=processes)
     updates = found['steps_per_generation'] // found['gradient_accumulation_steps']

@@ -81,14 +81,24 @@ def _evaluation_lines(evaluations: list) -> list[str]:
     last = evaluations[-1]
     ks = list(last.pass_at_k().index)
     lines = [f"| | {' | '.join(f'pass@{k}' for k in ks)} |", '| --- |' + ' --- |' * len(ks)]
+    exams = list(dict.fromkeys(map(_exam_text, evaluations)))
     for evaluation in evaluations:
         told = [_interval_text(evaluation, k) for k in ks]
-        lines.append(f"| step {evaluation.step} | {' | '.join(told)} |")
-    what = f"{len(last.keys)} problems of {last.task}, {int(last.num_samples.min())} samples each"
-    how = f"at temperature {last.temperature:g}, drawn with seed {last.seed}"
-    return [*lines, '', f"Mean and 95% t interval over problems: {what} {how}. "
+        name = f'step {evaluation.step}'
+        if len(exams) > 1:
+            name += f', {evaluation.task}'
+        lines.append(f"| {name} | {' | '.join(told)} |")
+    return [*lines, '', f"Mean and 95% t interval over problems: {'; '.join(exams)}. "
             "Pass@k is the share of problems that at least one of k samples solves. The interval "
             "is about other problems of this kind. It does not cover other seeds of the training."]
+
+
+def _exam_text(evaluation) -> str:
+    "What an evaluation was made of."
+    what = f"{len(evaluation.keys)} problems of {evaluation.task}"
+    each = f"{int(evaluation.num_samples.min())} samples each"
+    return (f"{what}, {each} at temperature {evaluation.temperature:g}, drawn with seed "
+            f"{evaluation.seed}")
 
 
 def _interval_text(evaluation, k: int) -> str:
