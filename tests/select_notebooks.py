@@ -7,7 +7,7 @@ is what changed. Without git, all. `--run` executes them."""
 import argparse, ast, os, runpy, subprocess, sys, time
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from pathlib import Path
 from unittest import mock
 from lint_rules import Notebook
@@ -250,6 +250,14 @@ def choose(top=TOP, *, everything=False):
 # -- the run
 
 
+def execute_one(path, **options):
+    "One notebook, in a process that may start processes of its own."
+    from nbdev.test import test_nb
+
+    current_process()._config['daemon'] = False
+    return test_nb(path, **options)
+
+
 def execute(files, workers=2):
     """Executes notebooks as nbdev-test does; (file, passed, seconds) of each.
 
@@ -260,11 +268,10 @@ def execute(files, workers=2):
     import transformers  # noqa: F401
     from fastcore.xtras import working_directory
     from nbdev.config import get_config
-    from nbdev.test import test_nb
 
     config = get_config(TOP)
     options = dict(skip_flags=config.tst_flags.split(), cell_timeout=config.cell_timeout)
-    one = partial(test_nb, basepath=TOP, **options)
+    one = partial(execute_one, basepath=TOP, **options)
     pool = get_context('fork').Pool(workers, maxtasksperchild=1)
     with working_directory(TOP / 'nbs'), pool:
         done = pool.map(one, [TOP / f for f in files], chunksize=1)
