@@ -3284,6 +3284,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'rl4llm/studies/comparison.py'),
                                            'rl4llm.studies.comparison._possible_ks': ( 'studies/comparison.html#_possible_ks',
                                                                                        'rl4llm/studies/comparison.py'),
+                                           'rl4llm.studies.comparison._said_once': ( 'studies/comparison.html#_said_once',
+                                                                                     'rl4llm/studies/comparison.py'),
                                            'rl4llm.studies.comparison._seeds': ( 'studies/comparison.html#_seeds',
                                                                                  'rl4llm/studies/comparison.py'),
                                            'rl4llm.studies.comparison._steps': ( 'studies/comparison.html#_steps',

@@ -1731,3 +1731,11 @@ def test_a_replay_by_a_moved_policy_clips_against_the_one_that_drew():
     assert torch.allclose(played[0].weight, played[1].weight, atol=1e-4)
     with_advantage = plain.mask & (played[0].adv != 0)
     assert (played[0].weight[with_advantage] == 0).any()
+
+
+def test_what_holds_for_all_differences_is_said_once():
+    from rl4llm.studies.comparison import _said_once
+
+    assert _said_once(['one seed: no verdict'] * 8) == 'one seed: no verdict'
+    assert _said_once(['2 seeds: no verdict yet', 'higher']) is None
+    assert _said_once(['higher', 'higher']) is None

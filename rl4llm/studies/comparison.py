@@ -583,20 +583,31 @@ def readable_table(comparison: Comparison) -> pd.DataFrame:
 
 # %% ../../nbs/studies/00_comparison.ipynb #0270ac20
 def _difference_text(row) -> str:
-    "Difference, interval and verdict of a row of the differences."
-    return f"{row.difference:+.3f} [{row.low:+.3f}, {row.high:+.3f}] {row.verdict}"
+    "Difference and interval of a row of the differences."
+    return f"{row.difference:+.3f} [{row.low:+.3f}, {row.high:+.3f}]"
+
+
+def _said_once(verdicts) -> str | None:
+    "The verdict of all rows, if none of them can have one; it need not stand in each."
+    found = set(verdicts)
+    return found.pop() if len(found) == 1 and 'no verdict' in min(found) else None
 
 # %% ../../nbs/studies/00_comparison.ipynb #cc8f9c00
 def _differences_html(comparison) -> str:
     "Differences to the base (or first method), method by k; empty if there are none."
     table = comparison.differences()
     if not len(table): return ''
-    table['cell'] = [_difference_text(row) for row in table.itertuples()]
+    once = _said_once(table['verdict'])
+    cells = [_difference_text(row) for row in table.itertuples()]
+    if once is None:
+        cells = [f'{cell} {verdict}' for cell, verdict in zip(cells, table['verdict'])]
+    table['cell'] = cells
     table['k'] = 'pass@' + table['k'].astype(str)
     wide = table.pivot(index='method', columns='k', values='cell')
     wide = wide.loc[table['method'].unique(), table['k'].unique()]
     reference = html.escape(_first_method(comparison))
-    title = f"Paired difference to {reference}; verdicts with Holm's correction over the table"
+    rule = once or "verdicts with Holm's correction over the table"
+    title = f"Paired difference to {reference}; {rule}"
     return f"<p>{title}</p>{wide.rename_axis(columns=None).to_html()}"
 
 # %% ../../nbs/studies/00_comparison.ipynb #216d2988
