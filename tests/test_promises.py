@@ -172,6 +172,14 @@ BROKEN = {
         'a prompt too long for the context': sampled(['1 ' * 500]),
     },
     'correct': {'there is one item for each completion (a column `item`)': short_items},
+    'correct_mathematics': {
+        'there is one answer for each completion': lambda info: info.fn(
+            ['', ''], ['1', '2'], answer=['1']
+        )
+    },
+    'passes_tests': {
+        'tests that cannot be': lambda info: info.fn([''], ['x = 1'], tests=[['assert f(x)']])
+    },
     'partial_credit': {'as `correct`': short_items},
     'flipped_reward': {
         'another `per`': text_reward(per='word'),

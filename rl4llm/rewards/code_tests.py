@@ -412,8 +412,9 @@ def passes_tests(prompts, completions, *, tests=None, isolation='auto', workers=
                  **columns) -> list[float | None]:
     """1.0 for a completion whose program passes all its tests, 0.0 for any other.
 
-    None where there are no tests. isolation, workers: see `code_verdicts`.
-    Raises ValueError for tests that cannot be, RuntimeError where programs cannot be locked in.
+    None where there are no tests. isolation, workers: see `code_verdicts`, which refuses where
+    programs cannot be locked in.
+    Raises ValueError for tests that cannot be.
     """
     found = code_verdicts(completions, tests, isolation=isolation, workers=workers,
                           until_first=True)

@@ -368,8 +368,8 @@ def correct_mathematics(prompts, completions, *, answer=None, item=None, seconds
         made by `task_from`.
     seconds: how long one comparison may take.
     None, and a warning, where the gold answer cannot be read.
-    Raises ValueError unless there is one answer for each completion, ModuleNotFoundError without
-    math-verify.
+    Wants math-verify, of the extra `scale`.
+    Raises ValueError unless there is one answer for each completion.
     """
     from rl4llm.rewards.verifier import text_of
     _check_ready(seconds)

@@ -65,7 +65,9 @@ def full_recipe(config):
     """The recipe of a full-scale file, with the file's numbers; its small numbers otherwise.
 
     Knobs that count tokens grow with the longest response.
+    config: what `load_config` gives, or the name of a shipped file.
     """
+    config = _as_config(config)
     given = {key: config[key] for key in _FIELDS if config[key] is not None}
     made = as_recipe(config.recipe)
     if 'max_completion_length' in given:
