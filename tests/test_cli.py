@@ -144,6 +144,8 @@ TAKES_A_FOLDER = {
     'pretrain': [],
     'study': [],
     'claims run': ['psr_narrows'],
+    'scale run': ['grpo', '--small', '--steps', '1'],
+    'scale launch': ['grpo', '--small', '--print'],
 }
 
 

@@ -71,6 +71,11 @@ def shown():
 
         return dataclasses.replace(load_config('grpo'), name=EVIL)
 
+    def planned():
+        from rl4llm.scaling.planning import plan
+
+        return dataclasses.replace(plan('grpo'), name=EVIL, warnings=(EVIL,))
+
     def dashboard():
         from rl4llm.widgets.dashboard import Dashboard
 
@@ -117,6 +122,7 @@ def shown():
     return dict(
         Report=report,
         Replay=replayed,
+        Plan=planned,
         GradientCheck=check,
         TokenTree=tree,
         Claim=claim,

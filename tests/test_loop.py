@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -1279,9 +1280,11 @@ def test_a_number_out_of_range_is_refused_before_the_run(name, knob, easy):
     "By the callback itself, in one sentence that names the knob and shows what it was."
     made, needed = (
         CALLBACKS[name],
-        {'Evaluate': (easy.sample(1, seed=0),), 'EvaluateApart': (easy.sample(1, seed=0),)}.get(
-            name, ()
-        ),
+        {
+            'Evaluate': (easy.sample(1, seed=0),),
+            'EvaluateApart': (easy.sample(1, seed=0),),
+            'Track': (SimpleNamespace(open=print, numbers=print, texts=print, close=print),),
+        }.get(name, ()),
     )
     others = dict(at_least=1) if name == 'EarlyStop' else {}
     for value in (

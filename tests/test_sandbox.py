@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from rl4llm.core import sandbox
+from rl4llm.rewards import sandbox
 from rl4llm.rewards.sandbox import Limits, find_isolation, run_program
 from rl4llm.rewards import code_tests
 from rl4llm.rewards.code_tests import (
@@ -485,7 +485,7 @@ def test_an_ordinary_user(tmp_path):
     if not Path(python).exists():
         pytest.skip('no Python of the system')
     script = (
-        'import json\nfrom rl4llm.core import sandbox as s\n'
+        'import json\nfrom rl4llm.rewards import sandbox as s\n'
         'def run(m, c): return s.run_program(c, isolation=m, limits=s.Limits(wall_s=3))\n'
         'f = "import os, time\\nfor _ in range(200):\\n if os.fork() == 0: time.sleep(9)"\n'
         'k = "import os; os.kill(os.getppid(), 9)"\n'
