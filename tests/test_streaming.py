@@ -147,6 +147,13 @@ def test_two_processes_keep_the_bound_and_take_as_long_as_predicted():
     assert list(run.table.columns) == list(said.table.columns)
 
 
+def test_the_process_that_draws_waits_for_one_that_trains_much_longer():
+    slow = Work(name='train', needs=('text',), fixed=0.4)
+    schedule = Schedule(rows=1, staleness=4)
+    trace = measure_stream(slow, [0.0], schedule, updates=6)
+    assert len(trace.ages) == 6 and trace.seconds > 6 * 0.4
+
+
 def test_two_processes_refuse_what_they_cannot_do():
     work = Work(name='train', needs=('text',))
     with pytest.raises(ValueError, match='late'):

@@ -61,6 +61,11 @@ def _with_regulariser(made, name: str, coef: float):
     return made.but(regularisers=(*made.regularisers, use(name, coef=coef, **more)))
 
 
+def _as_config(source) -> FullScale:
+    "A full-scale configuration, by name or path."
+    return source if isinstance(source, FullScale) else load_config(source)
+
+
 def full_recipe(config):
     """The recipe of a full-scale file, with the file's numbers; its small numbers otherwise.
 
@@ -153,10 +158,6 @@ def check_config(source) -> pd.DataFrame:
     rows = {key: (value, _place_of(key, config, made)) for key, value, _ in config_rows(config)}
     return pd.DataFrame(rows, index=['value', 'goes to']).T
 
-
-def _as_config(source) -> FullScale:
-    "A full-scale configuration, by name or path."
-    return source if isinstance(source, FullScale) else load_config(source)
 
 # %% ../../nbs/scaling/05_launching.ipynb #7d3a2046
 def _extra_arguments(config) -> dict:

@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import time
 from bisect import insort
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -288,6 +289,8 @@ def _draw_rows(pipe, seconds, schedule: dict, total: int) -> None:
             version = json.loads(pipe.recv_bytes())
         time.sleep(seconds[n % len(seconds)])
         pipe.send_bytes(json.dumps([n, version]).encode())
+    with suppress(EOFError):                                   # versions come until the last update
+        while True: pipe.recv_bytes()
 
 
 def _train_rows(pipe, work: Work, schedule: Schedule, updates: int) -> StreamTrace:
@@ -346,7 +349,7 @@ def measure_stream(work: Work, seconds, schedule: Schedule, *, updates: int) -> 
         ours.recv_bytes()
         return _train_rows(ours, work, schedule, updates)
     finally:
+        ours.close()
         process.join(1)
         if process.is_alive():
             process.terminate()
-        ours.close()
