@@ -213,7 +213,7 @@ def pretrain_command(
 ):
     """Pretrain a base model from nothing on demonstrations of the tasks.
 
-    The tiny-v1 that comes with the package is never overwritten.
+    The tiny-v1 that comes with the package is never overwritten. What was stopped goes on.
 
     Example: rl4llm pretrain tiny-v1 --out runs/my-tiny
     """
@@ -226,7 +226,7 @@ def pretrain_command(
     with tqdm(total=steps or spec.steps, desc=name) as bar:
         def show(step, loss):
             bar.set_postfix_str(f'loss {loss:.3f} nats a token', refresh=False)
-            bar.update()
+            bar.update(step + 1 - bar.n)
 
         folder = pretrain(spec, out=folder, steps=steps, seed=seed, device=using.device,
                           on_step=show)

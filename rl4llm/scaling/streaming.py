@@ -290,7 +290,8 @@ def _draw_rows(pipe, seconds, schedule: dict, total: int) -> None:
         time.sleep(seconds[n % len(seconds)])
         pipe.send_bytes(json.dumps([n, version]).encode())
     with suppress(EOFError):                                   # versions come until the last update
-        while True: pipe.recv_bytes()
+        while True:
+            pipe.recv_bytes()
 
 
 def _train_rows(pipe, work: Work, schedule: Schedule, updates: int) -> StreamTrace:

@@ -8,7 +8,7 @@ __all__ = ['MIXTURE', 'LONG', 'BaseSpec', 'add_base', 'bases', 'base_spec', 'dem
            'dry_spec', 'pretrain', 'card_rows', 'model_card', 'card_table']
 
 # %% ../../nbs/training/07_pretraining.ipynb #307b74c0
-import json, math, platform, random, time
+import json, math, platform, random, shutil, time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import pandas as pd
@@ -20,9 +20,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ..analysis.passk import pass_at_k, true_pass_at_k
 from ..core.policy import has_fast_bf16, whole_states
 from ..core.settings_file import nearest, settings
+from ..core.storage import pack, unpack
 from ..tasks.protocol import levels, split_of, task
 from ..tasks.thinking import Thoughts, second_attempt, think
 from ..tasks.vocabulary import tiny_tokenizer, vocabulary_list
+from .checkpoints import latest_checkpoint, save_checkpoint
 from .evaluation import evaluate
 
 # %% ../../nbs/training/07_pretraining.ipynb #052c3327
@@ -191,23 +193,27 @@ class BatchStream(Dataset):
     """The batches of a pretraining run, one a step.
 
     Each is a function of (spec, seed, step), whoever makes it.
+    first: the step that the first batch is for.
     """
-    def __init__(self, spec: BaseSpec, seed: int, steps: int):
+    def __init__(self, spec: BaseSpec, seed: int, steps: int, first: int = 0):
         self.spec = spec
         self.seed = seed
         self.steps = steps
+        self.first = first
 
-    def __len__(self): return self.steps
+    def __len__(self): return self.steps - self.first
 
-    def __getitem__(self, step):
-        return make_batch(self.spec, seed=self.seed * 10**7 + step)
+    def __getitem__(self, number):
+        return make_batch(self.spec, seed=self.seed * 10**7 + self.first + number)
 
-def batch_loader(spec: BaseSpec, *, seed: int, steps: int, workers: int = 0) -> DataLoader:
-    """Iterates over the batches in order.
+def batch_loader(spec: BaseSpec, *, seed: int, steps: int, first: int = 0,
+                 workers: int = 0) -> DataLoader:
+    """Iterates over the batches in order, from that of step `first` on.
 
     workers: processes that make them ahead; with 0 each is made when it is needed.
     """
-    return DataLoader(BatchStream(spec, seed, steps), batch_size=None, num_workers=workers)
+    stream = BatchStream(spec, seed, steps, first)
+    return DataLoader(stream, batch_size=None, num_workers=workers)
 
 # %% ../../nbs/training/07_pretraining.ipynb #bd0f152c
 def new_model(spec: BaseSpec, *, seed: int) -> LlamaForCausalLM:
@@ -283,26 +289,54 @@ def dry_spec(spec: BaseSpec) -> BaseSpec:
     return replace(spec, steps=1, batch=8, chunks=2, workers=0)
 
 # %% ../../nbs/training/07_pretraining.ipynb #b76935d7
+def _facts(spec: BaseSpec, seed: int, bf16: bool) -> dict:
+    "What the parts of one pretraining must agree on, as JSON gives it back."
+    given = asdict(spec) | dict(seed=seed, bf16=bf16)
+    for name in ('summary', 'workers', 'shipped'):
+        del given[name]
+    return json.loads(json.dumps(given))
+
+def _go_on(folder: Path, facts: dict, model, optimiser) -> tuple[list[float], float]:
+    """Losses and seconds of an unfinished pretraining, which model and optimiser go on from.
+
+    Raises ValueError naming what differs if another one was begun there.
+    """
+    found = latest_checkpoint(folder)
+    if found is None: return [], 0.
+    state, tensors = found
+    begun = state.get('run', {})
+    for name, wanted in facts.items():
+        if begun.get(name) != wanted:
+            raise ValueError(f"{folder} holds an unfinished pretraining with {name} "
+                             f"{begun.get(name)!r}, here it is {wanted!r}: give another folder, "
+                             "or remove that one.")
+    unpack(tensors, model, optimiser)
+    return state['loss'], state['seconds']
+
 def pretrain(spec: str | BaseSpec, *, out, steps: int | None = None, seed: int | None = None,
-             device: str = 'cpu', dry_run: bool | None = None, save_every: int = 0,
+             device: str = 'cpu', dry_run: bool | None = None, save_every: int = 50,
              on_step=None) -> Path:
-    """Trains a base model from nothing and saves it at `out`.
+    """Trains a base model from nothing and saves it at `out`; goes on if it was stopped there.
 
     spec: a specification or the name of one.
     dry_run: take one small step only; as the settings say if None.
-    save_every: also save `out/step-N` every so many steps; 0 for never.
+    save_every: steps between checkpoints in `out/checkpoints`, gone at the end; 0 for none.
     on_step: called as `on_step(step, loss)` after each step.
+    Raises ValueError for an `out` in which another pretraining was begun.
     """
     spec = _spec_to_train(spec, steps, dry_run)
     seed = spec.seed if seed is None else seed
     bf16 = spec.bf16 and has_fast_bf16()
-    start = time.time()
-    losses = []
     model = new_model(spec, seed=seed).to(device).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=spec.lr, betas=(.9, .95),
                                   weight_decay=spec.weight_decay)
-    batches = batch_loader(spec, seed=seed, steps=spec.steps, workers=spec.workers)
-    for step, pieces in enumerate(batches):
+    facts = _facts(spec, seed, bf16)
+    unfinished = Path(out) / 'checkpoints'
+    losses, before = _go_on(unfinished, facts, model, optimiser)
+    start = time.time() - before
+    first = len(losses)
+    batches = batch_loader(spec, seed=seed, steps=spec.steps, first=first, workers=spec.workers)
+    for step, pieces in enumerate(batches, start=first):
         for group in optimiser.param_groups:
             group['lr'] = lr_at(spec, step, spec.steps)
         loss = supervised_step(model, optimiser, pieces, device=device, bf16=bf16)
@@ -310,9 +344,12 @@ def pretrain(spec: str | BaseSpec, *, out, steps: int | None = None, seed: int |
         if on_step:
             on_step(step, losses[-1])
         if save_every and (step + 1) % save_every == 0:
-            save_base(model, spec, Path(out) / f'step-{step + 1}', seed=seed, loss=losses)
+            state = dict(run=facts, stages={}, loss=losses, seconds=time.time() - start)
+            save_checkpoint(unfinished, step + 1, pack(model, optimiser), state, keep=1)
     seconds = round(time.time() - start)
-    return save_base(model, spec, out, seed=seed, seconds=seconds, bf16=bf16, loss=losses)
+    save_base(model, spec, out, seed=seed, seconds=seconds, bf16=bf16, loss=losses)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    return Path(out)
 
 def _spec_to_train(spec: str | BaseSpec, steps: int | None, dry_run: bool | None) -> BaseSpec:
     "The specification itself, with its final number of steps, or its dry run."
