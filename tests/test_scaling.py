@@ -261,7 +261,9 @@ def test_a_card_in_a_notebook_says_whose_it_is(path, name):
     shown = ''.join(
         ''.join(output.get('data', {}).get('text/html', '')) for output in cells[place].outputs
     )
-    assert html.escape(whose_numbers(load_config(name))) in shown
+    card = load_config(name)._repr_html_()
+    assert html.escape(whose_numbers(load_config(name))) in card
+    assert card in shown, f'{path.name} shows {name} as it was before the file changed: execute it'
     code = '\n'.join(c.source for c in cells if c.cell_type == 'code')
     if f"add_recipe('{load_config(name).recipe}'" in code:
         return
