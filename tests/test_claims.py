@@ -521,7 +521,7 @@ def test_a_name_makes_no_row_built():
 
 
 def test_a_measuring_paper_needs_no_tryout():
-    "A recipe that brings nothing to be trained lowers no measure; one that does waits for its tryout."
+    "A recipe that brings nothing to train lowers no measure; one that does waits for its tryout."
     import rl4llm.atlas.catalogue as module
     from rl4llm.core.registry import add_recipe
     from rl4llm.studies.tryouts import stored_tryouts

@@ -257,7 +257,7 @@ def test_a_recipe_page_says_where_all_of_it_is():
 
 
 def test_a_recipe_page_says_what_is_idle_at_its_own_settings():
-    "One sentence for each part that is the parent's, with the settings in which it is not; none for all others."
+    "A sentence for each part that is the parent's, and where it is not; none for all others."
     from rl4llm.app.cli import recipe_page
     from rl4llm.core.registry import recipe
     from rl4llm.studies.tryouts import IDLE, idle_lines

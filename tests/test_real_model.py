@@ -578,7 +578,7 @@ def test_all_own_settings_together_leave_a_plain_forward_pass(tmp_path, tokenize
 
 @pytest.mark.parametrize('kind', ['gpt2', 'qwen2'])
 def test_a_prompt_without_a_token_is_answered_in_one_sentence(tmp_path, tokenizer, kind):
-    "Alone or among others, on every path; a template or a start token makes tokens of an empty text."
+    "Alone or among others, on every path; a template or a start token makes tokens of ''."
     sizes = GPT2 if kind == 'gpt2' else LLAMA
     policy = real_policy(saved(tmp_path, kind, tokenizer, template=None, **sizes))
     for fast in (True, False):

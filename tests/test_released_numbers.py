@@ -168,24 +168,23 @@ def numpy_rank(states):
 
 
 def numpy_features(states, *, stride, whole):
-    "Rank, velocity and acceleration of one row: means over its beginnings, or the rank of all of it."
+    "Rank, velocity, acceleration of one row: means over beginnings, or the rank of all of it."
     ranks = [numpy_rank(states[:end]) for end in range(stride, len(states) + 1, stride)]
     velocity = [ranks[j] - np.mean(ranks[:j]) for j in range(1, len(ranks))]
     faster = np.diff(velocity)
-    mean = lambda x: float(np.mean(x)) if len(x) else 0.0
-    return [numpy_rank(states) if whole else mean(ranks), mean(velocity), mean(faster)]
+    means = [float(np.mean(x)) if len(x) else 0.0 for x in (ranks, velocity, faster)]
+    return [numpy_rank(states), *means[1:]] if whole else means
 
 
 def numpy_bonuses(batches, *, old, whole, aux_fix, from_zero, stride=2, gain=2.0, kappa=2.0):
-    """The bonus of each row of each batch, as `RewardManager` and `compute_advantage` of the release have it.
+    """The bonus of each row of each batch, as the release's `RewardManager` has it.
 
     old: the weight of the past, which is 1 - ema_alpha there.
     """
     mids, score, found = (np.zeros(3), 0.0, []) if from_zero else (None, None, [])
     for states, rewards in batches:
-        rows = np.array(
-            [numpy_features(x[:n].numpy(), stride=stride, whole=whole) for x, n in zip(states, LONG)]
-        )
+        own = [x[:n].numpy() for x, n in zip(states, LONG)]
+        rows = np.array([numpy_features(x, stride=stride, whole=whole) for x in own])
         if mids is None:
             mids, score = rows.mean(0), rewards.mean()
         rank, speed, faster = np.clip((rows - mids) / (abs(mids) + 1e-8), -5, 5).T
@@ -216,8 +215,8 @@ def our_bonuses(name):
         torch.arange(WIDE) < torch.tensor(LONG)[:, None],
         [],
     )
-    for states, rewards in RANK_BATCHES:
-        rewards = torch.tensor(rewards).double()
+    for states, scores in RANK_BATCHES:
+        rewards = torch.tensor(scores).double()
         asked = dict(prompt_ids=torch.ones(1, 1).long(), prompt_mask=torch.ones(1, 1).bool())
         rolls = make_rollouts(
             **asked,

@@ -555,7 +555,7 @@ def recipe_page(made) -> str:
 
 
 def _origin_lines(made) -> list[str]:
-    "Notebook, paper, parent, full-scale file, tryout and idle parts of a recipe, a line each."
+    "Notebook, paper, parent, full-scale file, tryout and idle parts, a line each."
     from rl4llm.core.citations import cited
     from rl4llm.core.registry import RECIPES
     from rl4llm.core.sources import notebook_of

@@ -365,31 +365,30 @@ _SEVERAL = Idle('a batch is used for one update, in which every ratio is 1, so n
 _PER_TOKEN = dict(advantage='hicra')
 
 # %% ../../nbs/studies/03_tryouts.ipynb #4c651de2
-IDLE = {
-    'gspo_token': Idle(
-        "where all tokens of a row share one advantage its gradient is GSPO's, as the paper says",
-        acts=_PER_TOKEN, beside=_PER_TOKEN),
-    'stable_reinforce': Idle(
-        'the filter drops nothing unless fewer than a tenth of the tokens are of right answers',
-        acts=dict(level='hard'), beside=dict(level='hard')),
-    'grpo_tied_reset': Idle('the reference is reset after fifty steps, and not before', acts=_SOON),
-    'prorl.reference': Idle('the reference is reset after twenty steps, and not before',
-                            acts=_SOON),
-    'grpo.objective': _SEVERAL,
-    'reinforce_pp.objective': _SEVERAL,
-    'weighted_reinforce.objective': _SEVERAL,
-    'dapo.advantage': Idle(
-        'responses of the embedded model are shorter than the length from which they pay',
-        acts=_SHORT),
-    'stable_reinforce_preclip.objective': Idle(
-        'only accidents take a ratio to the limits, a thousandth and a thousand', acts=_LIMITS),
-}
+IDLE = {}
+IDLE['gspo_token'] = Idle(
+    "where all tokens of a row share one advantage its gradient is GSPO's, as the paper says",
+    acts=_PER_TOKEN, beside=_PER_TOKEN)
+IDLE['stable_reinforce'] = Idle(
+    'the filter drops nothing unless fewer than a tenth of the tokens are of right answers',
+    acts=dict(level='hard'), beside=dict(level='hard'))
+IDLE['grpo_tied_reset'] = Idle('the reference is reset after fifty steps, and not before',
+                               acts=_SOON)
+IDLE['prorl.reference'] = Idle('the reference is reset after twenty steps, and not before',
+                               acts=_SOON)
+for _name in ('grpo', 'reinforce_pp', 'weighted_reinforce'):
+    IDLE[f'{_name}.objective'] = _SEVERAL
+IDLE['dapo.advantage'] = Idle(
+    'responses of the embedded model are shorter than the length from which they pay',
+    acts=_SHORT)
+IDLE['stable_reinforce_preclip.objective'] = Idle(
+    'only accidents take a ratio to the limits, a thousandth and a thousand', acts=_LIMITS)
 
 # %% ../../nbs/studies/03_tryouts.ipynb #ed2f7af3
 def idle_lines(name: str) -> list[str]:
-    """What of a recipe is its parent's at its own settings, why, and where it acts: a line each.
+    """What of a recipe is its parent's at its own settings, why, and where it acts.
 
-    Raises KeyError for a name that no recipe has.
+    One line each. Raises KeyError for a name that no recipe has.
     """
     find_recipe(name)
     found = []
