@@ -520,6 +520,34 @@ def test_a_name_makes_no_row_built():
             RECIPES.pop(name, None)
 
 
+def test_a_measuring_paper_needs_no_tryout():
+    "A recipe that brings nothing to train lowers no measure; one that does waits for its tryout."
+    import rl4llm.atlas.catalogue as module
+    from rl4llm.core.registry import add_recipe
+    from rl4llm.studies.tryouts import stored_tryouts
+
+    brought = dict(
+        a_rate=(dict(lr=5e-4), 'built'),
+        a_copy=({}, 'built'),
+        an_idea=(dict(advantage='dr_grpo'), 'partly built'),
+    )
+    try:
+        for seed in (50, 109, 215):
+            row = next(r for r in papers().itertuples() if r.Index == seed)
+            measures = module.components_of(seed)
+            assert module.status_of(row, measures, [], {}) == 'built'
+            for name, (change, wanted) in brought.items():
+                add_recipe(name, 'grpo', paper=seed, summary='a change', **change)
+                assert module.status_of(row, measures, [name], {}).startswith(wanted)
+                record = dict(stored_tryouts()['grpo'], entropy=[0.3, 0.1])
+                acting = stored_tryouts() | {name: record}
+                assert module.status_of(row, measures, [name], acting) == 'built'
+                del RECIPES[name]
+    finally:
+        for name in brought:
+            RECIPES.pop(name, None)
+
+
 def test_no_placebo_makes_a_row_built():
     from rl4llm.atlas.catalogue import carries
 

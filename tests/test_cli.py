@@ -256,6 +256,19 @@ def test_a_recipe_page_says_where_all_of_it_is():
         assert words in shown, words
 
 
+def test_a_recipe_page_says_what_is_idle_at_its_own_settings():
+    "A sentence for each part that is the parent's, and where it is not; none for all others."
+    from rl4llm.app.cli import recipe_page
+    from rl4llm.core.registry import recipe
+    from rl4llm.studies.tryouts import IDLE, idle_lines
+
+    for name in {key.split('.')[0] for key in IDLE} | {'rloo', 'gspo'}:
+        page, told = recipe_page(recipe(name)), [k for k in IDLE if k.split('.')[0] == name]
+        assert page.count('idle here') == len(told) == len(idle_lines(name))
+        assert all(f'{IDLE[key].why}; it acts with ' in page for key in told)
+    assert 'objective: only accidents' in recipe_page(recipe('stable_reinforce_preclip'))
+
+
 BARE = re.compile(r'\b(?:paper|seed) \d{1,3}\b')
 
 

@@ -13,6 +13,7 @@ import pytest, torch
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import LOOP_FIELDS, RECIPES, STAGE_FIELDS, load_stages, recipe, use
 from rl4llm.core.rollouts import group_std
+from rl4llm.studies.tryouts import IDLE
 from rl4llm.tasks import task
 from rl4llm.training.loop import start, train_step
 
@@ -51,39 +52,8 @@ LATER = {
 OWN_SIZE = {'grpo_clip_higher.objective': 4, 'grpo_dual_clip.objective': 1, 'prorl.objective': 9}
 
 # What is its parent at its own settings, here or for longer than a test can wait: why, and the settings of both in
-# which it is not.
-CLIP = (
-    "a batch is used for one update, where all ratios are 1: the clip is for those who give it more"
-)
-SEVERAL = dict(minibatch=64)
-SOON = dict(reference=use('reset_reference', every=2))
-SAME = {
-    'gspo_token': (
-        "an advantage that all tokens of a row share gives GSPO's gradient, by construction of the paper",
-        dict(advantage='hicra'),
-        dict(advantage='hicra'),
-    ),
-    'stable_reinforce': (
-        "its filter acts where fewer than a tenth of the tokens are of right answers",
-        dict(level='hard'),
-        dict(level='hard'),
-    ),
-    'grpo_tied_reset': ("the reference is reset after fifty steps; the tryout is longer", SOON, {}),
-    'prorl.reference': ("the reference is reset after twenty steps", SOON, {}),
-    'grpo.objective': (CLIP, SEVERAL, SEVERAL),
-    'reinforce_pp.objective': (CLIP, SEVERAL, SEVERAL),
-    'weighted_reinforce.objective': (CLIP, SEVERAL, SEVERAL),
-    'dapo.advantage': (
-        "the embedded model's responses are shorter than the limit from which they pay",
-        dict(advantage=use('grpo_overlong', max_length=14, buffer=4)),
-        {},
-    ),
-    'stable_reinforce_preclip.objective': (
-        "only accidents reach its limits of a thousandth and a thousand",
-        dict(objective=use('ppo_preclip', floor=0.98, ceiling=1.02)),
-        {},
-    ),
-}
+# which it is not, as `rl4llm recipes NAME` shows them.
+SAME = IDLE
 
 
 @cache
@@ -159,9 +129,8 @@ def with_settings(made, changes):
 
 def distance_there(key, mine, other):
     "The distance in the settings that the table `SAME` names."
-    _, of_mine, of_other = SAME[key]
-    mine, level = with_settings(mine, of_mine)
-    other, _ = with_settings(other, of_other)
+    mine, level = with_settings(mine, SAME[key].acts)
+    other, _ = with_settings(other, SAME[key].beside)
     return distance(mine, other, 4, level=level)
 
 
@@ -265,7 +234,7 @@ def test_two_names_for_one_recipe_are_noticed():
 def test_the_tables_name_what_there_is():
     known = {*OURS, *changes()}
     assert {*LATER, *SAME, *OWN_SIZE} <= known, {*LATER, *SAME, *OWN_SIZE} - known
-    assert all(len(reason) > 20 for reason, *_ in SAME.values()) and all(
+    assert all(len(idle.why) > 20 for idle in SAME.values()) and all(
         len(reason) > 10 for _, reason in LATER.values()
     )
 

@@ -531,6 +531,73 @@ def test_the_models_own_settings_for_generate_do_not_move_what_is_drawn(
         assert torch.equal(draw().tokens, stubborn.tokens)
 
 
+MORE_SETTINGS = OWN_SETTINGS | dict(
+    top_h=0.1,
+    penalty_alpha=0.6,
+    dola_layers='high',
+    num_beam_groups=2,
+    diversity_penalty=1.0,
+    length_penalty=-3.0,
+    early_stopping=True,
+    forced_bos_token_id=7,
+    encoder_no_repeat_ngram_size=1,
+    prompt_lookup_num_tokens=3,
+    remove_invalid_values=True,
+    cache_implementation='static',
+    use_cache=False,
+    return_dict_in_generate=True,
+    output_scores=True,
+    max_time=0.0,
+    max_new_tokens=2,
+    eos_token_id=[1, *range(200, 380)],
+    pad_token_id=9,
+    watermarking_config=dict(bias=5.0, greenlist_ratio=0.25),
+)
+
+
+def test_all_own_settings_together_leave_a_plain_forward_pass(tmp_path, tokenizer):
+    "On a random Qwen2: what is drawn has the log-probabilities of the model's own logits."
+    from transformers import GenerationConfig
+
+    items = task('countdown').sample(2, seed=3)
+    policy = real_policy(saved(tmp_path, 'qwen2', tokenizer, **LLAMA))
+    policy.fast = False
+    policy.model.generation_config = own = GenerationConfig()
+    for setting, value in MORE_SETTINGS.items():
+        setattr(own, setting, value)
+    rolls = policy.sample(items, 3, seed=4, max_new_tokens=9)
+    ids = torch.cat([rolls.prompt_ids[rolls.prompt], rolls.tokens], 1)
+    seen = torch.cat([rolls.prompt_mask[rolls.prompt], torch.ones_like(rolls.mask)], 1).long()
+    places = (seen.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        logits = policy.model(input_ids=ids, attention_mask=seen, position_ids=places).logits
+    logp = logits.log_softmax(-1)[:, rolls.prompt_ids.shape[1] - 1 : -1]
+    logp = logp.gather(2, rolls.tokens[..., None])[..., 0]
+    assert rolls.tokens.shape[1] == 9 and (logp - rolls.logp_behave)[rolls.mask].abs().max() < 1e-4
+
+
+@pytest.mark.parametrize('kind', ['gpt2', 'qwen2'])
+def test_a_prompt_without_a_token_is_answered_in_one_sentence(tmp_path, tokenizer, kind):
+    "Alone or among others, on every path; a template or a start token makes tokens of ''."
+    sizes = GPT2 if kind == 'gpt2' else LLAMA
+    policy = real_policy(saved(tmp_path, kind, tokenizer, template=None, **sizes))
+    for fast in (True, False):
+        policy.fast = fast
+        for asked, number in (('', 0), ([''], 0), (['3 4', '', ''], 1)):
+            with pytest.raises(ValueError, match=f'prompt {number} is empty: .* one word') as e:
+                policy.sample(asked, 2, seed=0, max_new_tokens=2)
+            assert '\n' not in str(e.value)
+    for text in ('', '  '):
+        assert len(Policy.load('tiny').sample(text, 2, seed=0)) == 2
+    policy.tokenizer.chat_template = TEMPLATE
+    assert len(policy.sample('', 2, seed=0, max_new_tokens=2)) == 2
+    for asked in ('', '3 4', [''], ['3 4']):
+        with pytest.raises(ValueError, match='wanted .*problems of a task'):
+            evaluate(policy, asked, samples=2)
+    with pytest.raises(ValueError, match='wanted a list of problems of a task'):
+        evaluate(policy, task('countdown').sample(1, seed=0)[0], samples=2)
+
+
 def test_a_model_without_generation_settings_gets_them_back_after_an_error(tmp_path, tokenizer):
     policy = real_policy(saved(tmp_path, 'gpt2', tokenizer, **GPT2))
     own = policy.model.generation_config

@@ -3,9 +3,11 @@
 The numbers were computed with the functions of the releases in rl4llm/assets/atlas/releases.yaml, in their versions there: verl's losses and
 advantages, Lp-Reg's, AReaL's, DPH-RL's and RLVR-Decomposed's. A loss has its value and one number for its gradient."""
 
+import numpy as np
 import pytest, torch
 from rl4llm.advantages import (
     gpg,
+    grpo,
     negative,
     opo,
     optimal_token_baseline,
@@ -14,6 +16,8 @@ from rl4llm.advantages import (
     weighted_reinforce,
 )
 from rl4llm.core.numerics import masked_mean
+from rl4llm.core.registry import recipe, use
+from rl4llm.core.rollouts import make_rollouts
 from rl4llm.objectives import (
     aggregate,
     cispo,
@@ -148,3 +152,97 @@ def test_advantages(name):
     assert number(adv if adv.dim() == 2 else adv[:, None].expand(N, T)) == pytest.approx(
         stored, abs=2e-6
     )
+
+
+# -- VERL: the released run and the formula, written once more row by row
+
+ROWS_OF_STATES, WIDE = 4, 9
+LONG = [9, 7, 4, 9]
+
+
+def numpy_rank(states):
+    states = states - states.mean(0)
+    sigma = np.linalg.svd(states, compute_uv=False)
+    share = sigma[sigma > 1e-9] / sigma.sum()
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def numpy_features(states, *, stride, whole):
+    "Rank, velocity, acceleration of one row: means over beginnings, or the rank of all of it."
+    ranks = [numpy_rank(states[:end]) for end in range(stride, len(states) + 1, stride)]
+    velocity = [ranks[j] - np.mean(ranks[:j]) for j in range(1, len(ranks))]
+    faster = np.diff(velocity)
+    means = [float(np.mean(x)) if len(x) else 0.0 for x in (ranks, velocity, faster)]
+    return [numpy_rank(states), *means[1:]] if whole else means
+
+
+def numpy_bonuses(batches, *, old, whole, aux_fix, from_zero, stride=2, gain=2.0, kappa=2.0):
+    """The bonus of each row of each batch, as the release's `RewardManager` has it.
+
+    old: the weight of the past, which is 1 - ema_alpha there.
+    """
+    mids, score, found = (np.zeros(3), 0.0, []) if from_zero else (None, None, [])
+    for states, rewards in batches:
+        own = [x[:n].numpy() for x, n in zip(states, LONG)]
+        rows = np.array([numpy_features(x, stride=stride, whole=whole) for x in own])
+        if mids is None:
+            mids, score = rows.mean(0), rewards.mean()
+        rank, speed, faster = np.clip((rows - mids) / (abs(mids) + 1e-8), -5, 5).T
+        gate = 1 / (1 + np.exp(-gain * faster))
+        phi = gate * np.tanh(rank) + (1 - gate) * np.tanh(speed)
+        phi = phi * (1.0 if aux_fix else 1 - (score + 1) / 2)
+        plain = np.abs(rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+        found.append(np.minimum(np.maximum(phi, 0), plain / kappa))
+        mids = old * mids + (1 - old) * rows.mean(0)
+        score = old * score + (1 - old) * rewards.mean()
+    return np.array(found)
+
+
+RANK_BATCHES = [
+    (torch.sin(place * torch.arange(324).double() ** 1.3).reshape(ROWS_OF_STATES, WIDE, 9), rewards)
+    for place, rewards in ((1.0, [1.0, 0, 0, 1]), (1.7, [0.0, 0, 1, 0]), (0.4, [1.0, 1, 0, 1]))
+]
+FORMS = {
+    'rank_shaping': dict(old=0.7, whole=False, aux_fix=False, from_zero=False),
+    'rank_shaping_released': dict(old=0.7, whole=True, aux_fix=True, from_zero=True),
+}
+
+
+def our_bonuses(name):
+    "What the stage of a recipe adds to each row, and the share of a row's tokens that get it."
+    made, mask, found = (
+        use(recipe(name).advantage, stride=2).make(),
+        torch.arange(WIDE) < torch.tensor(LONG)[:, None],
+        [],
+    )
+    for states, scores in RANK_BATCHES:
+        rewards = torch.tensor(scores).double()
+        asked = dict(prompt_ids=torch.ones(1, 1).long(), prompt_mask=torch.ones(1, 1).bool())
+        rolls = make_rollouts(
+            **asked,
+            tokens=mask.long() + 3,
+            mask=mask,
+            prompt=torch.zeros(4).long(),
+            rewards=rewards,
+        )
+        shaped = made(rewards, rolls.group, rollouts=rolls, old_hidden=states)
+        bonus = (shaped - grpo(rewards, rolls.group)[:, None]) * mask
+        touched = (bonus > 1e-12).sum(1)
+        found.append(bonus.sum(1) / touched.clamp(min=1))
+        made.update(rolls)
+        last = 'spread' in dict(recipe(name).advantage.knobs)
+        own = torch.ones(4).long() if last else mask.sum(1)
+        assert ((touched == own) | (touched == 0)).all()
+    return torch.stack(found).numpy()
+
+
+@pytest.mark.parametrize('name', FORMS)
+def test_both_forms_of_verl_are_what_they_say(name):
+    batches = [(states, np.array(rewards)) for states, rewards in RANK_BATCHES]
+    ours, form = our_bonuses(name), FORMS[name]
+    assert ours.any(0).any() and np.allclose(ours, numpy_bonuses(batches, **form), atol=1e-9)
+    others = dict(old=0.3, whole=not form['whole'], aux_fix=not form['aux_fix'])
+    others['from_zero'] = not form['from_zero']
+    for knob, value in others.items():
+        turned = numpy_bonuses(batches, **{**form, knob: value})
+        assert abs(turned - ours).max() > 1e-3, f'{knob} makes no difference here'

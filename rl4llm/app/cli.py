@@ -533,7 +533,7 @@ def recipes_command(
     """List all recipes, or show one of them.
 
     Of one: the paper, what it changes, each part with its formula, file and notebook, the
-    full-scale file, and what its tryout showed.
+    full-scale file, what its tryout showed, and what in it is idle at its own settings.
     """
     from rl4llm.core.method_map import recipes
     from rl4llm.core.registry import recipe
@@ -555,12 +555,12 @@ def recipe_page(made) -> str:
 
 
 def _origin_lines(made) -> list[str]:
-    "Notebook, paper, parent, full-scale file and tryout of a recipe, a line each."
+    "Notebook, paper, parent, full-scale file, tryout and idle parts, a line each."
     from rl4llm.core.citations import cited
     from rl4llm.core.registry import RECIPES
     from rl4llm.core.sources import notebook_of
     from rl4llm.scaling.config_files import config_names
-    from rl4llm.studies.tryouts import tryout_line
+    from rl4llm.studies.tryouts import idle_lines, tryout_line
     is_ours = made.name in RECIPES
     home = notebook_of(RECIPES[made.name].module) if is_ours else None
     has_scale = made.name in config_names()
@@ -568,7 +568,9 @@ def _origin_lines(made) -> list[str]:
     changes = f"{made.parent} with another {', '.join(made.diff())}" if made.parent else ''
     facts = {'notebook': home or 'none', 'paper': cited(made.paper), 'parent': changes,
              'full scale': scale, 'tryout': tryout_line(made.name) if is_ours else ''}
-    return [_fact(name, value) for name, value in facts.items() if value]
+    idle = idle_lines(made.name) if is_ours else []
+    lines = [_fact(name, value) for name, value in facts.items() if value]
+    return lines + [_fact('idle here', line) for line in idle]
 
 
 def _fact(name: str, value) -> str:

@@ -133,14 +133,16 @@ def parts_of(made) -> pd.DataFrame:
 def status_of(row, components, recipes, records: dict | None = None) -> str:
     """'built', 'partly built' and what, 'not built yet', or why there is no code.
 
-    records: stored tryouts, by recipe. A recipe counts if its tryout is not its parent's.
+    records: stored tryouts, by recipe. A recipe counts if its tryout is not its parent's. Measures
+    alone need none, unless a recipe carries an idea of the paper that could be trained.
     """
     if row.Index in PARTLY: return f'partly built: {PARTLY[row.Index]}'
     records = stored_tryouts() if records is None else records
     tried = [name for name in recipes if name in records]
     if any(carries(name) and acts(name, records) for name in tried): return 'built'
+    has_idea = any(map(carries, recipes))
     is_measure = set(components) <= set(ALSO.get(row.Index, ()))
-    if components and is_measure and not recipes: return 'built'
+    if components and is_measure and not has_idea: return 'built'
     if components: return f'partly built: {_UNTRIED}'
     no_code = {'context': 'no code: background', 'outside': 'no code: outside language models'}
     return no_code.get(row.scope, 'not built yet')

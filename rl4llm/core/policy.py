@@ -288,8 +288,8 @@ def _is_chat(policy) -> bool:
 def encode_prompts(policy, items, room: int = 0) -> tuple[Int[Tensor, "b p"], Bool[Tensor, "b p"]]:
     """Left-padded token ids and mask of the items' prompts.
 
-    Raises ValueError if there are none, if one leaves no `room` in the context, or if one has a
-    word that a compact vocabulary does not know.
+    Raises ValueError if there are none, if one is empty or leaves no `room` in the context, or if
+    one has a word that a compact vocabulary does not know.
     """
     items = sampling.as_prompts(items)
     if not items:
@@ -299,6 +299,9 @@ def encode_prompts(policy, items, room: int = 0) -> tuple[Int[Tensor, "b p"], Bo
            for text in policy.prompts(items)]
     _check_known(policy, items, ids)
     lengths = [len(i) for i in ids]
+    if 0 in lengths:
+        raise ValueError(f"prompt {lengths.index(0)} is empty: {policy.name} makes no token of it, "
+                         "so there is nothing to go on from. Give it at least one word.")
     longest = max(lengths)
     if longest + room > policy.context:
         raise ValueError(

@@ -121,6 +121,8 @@ from .study import tuning_table as tuning_table
 from .study import why_not_stored as why_not_stored
 from .study import with_repeats as with_repeats
 from .study import without_repeats as without_repeats
+from .tryouts import IDLE as IDLE
+from .tryouts import Idle as Idle
 from .tryouts import OWN_TERMS as OWN_TERMS
 from .tryouts import TRYOUT_FILE as TRYOUT_FILE
 from .tryouts import Tryout as Tryout
@@ -132,6 +134,7 @@ from .tryouts import due as due
 from .tryouts import examine as examine
 from .tryouts import explain as explain
 from .tryouts import gain as gain
+from .tryouts import idle_lines as idle_lines
 from .tryouts import interval_text as interval_text
 from .tryouts import over_placebo as over_placebo
 from .tryouts import placebos_of as placebos_of

@@ -54,6 +54,9 @@ def _check_finite(policy, rollouts) -> None:
 def check_exam(items, *, samples, seed=0, temperature=1.0, top_p=1.0, top_k=0, rows=1,
                words=()) -> None:
     "Raises ValueError if there is nothing to evaluate, or for numbers that cannot be."
+    if isinstance(items, str) or hasattr(items, 'key'):
+        raise ValueError(f"items is {items!r:.60}, wanted a list of problems of a task, such as "
+                         "`task.sample(16, seed=0, split='test')` gives.")
     if not len(items):
         raise ValueError("there is nothing to evaluate: give at least one held-out problem.")
     strange = [item for item in items if not hasattr(item, 'key')]
