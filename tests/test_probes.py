@@ -27,8 +27,8 @@ from rl4llm.studies.probes import (
     probe_names,
     stored_probes,
 )
-from rl4llm.training.evaluation import evaluate
 from rl4llm.studies.study import STUDIES, is_current, load_study, renewals, study_file
+from rl4llm.training.evaluation import evaluate
 
 PACKAGE = Path(rl4llm.__file__).parent
 ASKED = """
@@ -198,10 +198,17 @@ def test_an_examination_counts_as_it_did_for_the_stored_results():
     "`evaluate` is in no fingerprint and in no probe: this is what notices a change of its counting."
     batch = _stored_batches()[0]
     found = evaluate(AsStored(), batch.items, samples=8)
-    assert found.num_correct.tolist() == []
+    assert found.num_correct.tolist() == [0, 6, 4, 4]
     assert found.num_samples.tolist() == [8] * 4
-    seen = {name: found.extras[name] for name in ('distinct', 'token_nll', 'length', 'blind')}
-    assert is_close(seen, {})
+    wanted = {
+        'distinct': [0, 2, 2, 2],
+        'token_nll': 0.23419225215911865,
+        'length': 12.0,
+        'length_right': 12.0,
+        'length_wrong': 12.0,
+        'blind': [1 / 16, 2 / 9, 7 / 36, 1 / 9],
+    }
+    assert is_close(wanted, found.extras)
 
 
 CORE = [arm for arm in STUDIES['negative_reinforcement'].arms]

@@ -275,7 +275,8 @@ def _better_alone(logp, m, r, b): return _reinforce_with(logp, m, (r - b).clamp(
 def _every_pair(logp, m, r, b):
     return -((r - b)[:, None] * masked_sum(logp, m, 1)).mean()
 
-def _reinforce_with(logp, m, advantage): return -(advantage * masked_sum(logp, m, 1)).mean()
+def _reinforce_with(logp, m, advantage):
+    return -(advantage * masked_sum(logp, m, 1)).mean()
 
 _loss_hints = {
     _added_baseline:
@@ -293,6 +294,9 @@ _loss_hints = {
     _every_pair:
         'Each reward met each response: a column times a row is a square, and its mean is over '
         'all pairs. Multiply (n,) by (n,).',
+}
+
+_loss_hints |= {
     _uphill:
         'The sign is turned: an optimiser goes down, so this one would learn to fail. Put a '
         'minus in front.',

@@ -124,6 +124,9 @@ _group_hints = {
     group_mean:
         'That is the mean of each group. The advantage is the reward minus it, over the standard '
         'deviation.',
+}
+
+_group_hints |= {
     _population_std:
         'You divided by n in the standard deviation. The sample standard deviation, n - 1, is '
         'meant (what tensor.std() gives).',
@@ -267,6 +270,9 @@ _push_hints = {
     _from_its_chance:
         'The factor 1 / p[y] does not belong here: the score is already the gradient of log p[y], '
         'in which that division is done.',
+}
+
+_push_hints |= {
     _y_alone:
         'In effect you moved the logit of y alone (a number that is added to all logits changes '
         'nothing). The score has -p on every logit: the others move as well, the likely ones '
