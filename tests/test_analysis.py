@@ -1739,3 +1739,17 @@ def test_what_holds_for_all_differences_is_said_once():
     assert _said_once(['one seed: no verdict'] * 8) == 'one seed: no verdict'
     assert _said_once(['2 seeds: no verdict yet', 'higher']) is None
     assert _said_once(['higher', 'higher']) is None
+
+
+def test_the_line_to_a_name_starts_at_its_left_end():
+    "It may not run through the names above and below."
+    import matplotlib.pyplot as plt
+    from rl4llm.analysis.plots import label_lines
+
+    figure, ax = plt.subplots(figsize=(4, 3))
+    label_lines(ax, {f'a long name {i}': (1, 0.9 - i / 100) for i in range(5)})
+    figure.canvas.draw()
+    for text in ax.texts:
+        ends = text.arrow_patch.get_path().vertices[:, 0]
+        assert ends.max() <= super(type(text), text).get_window_extent().x0 + 1
+    plt.close(figure)

@@ -3,6 +3,7 @@
 Changes are planted in a copy of the package, which a process of its own imports: nothing is patched.
 """
 
+import importlib.util
 import json
 import os
 import shutil
@@ -11,11 +12,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import rl4llm
+from rl4llm.core.fingerprint import called_code
 from rl4llm.core.policy import ASSETS
 from rl4llm.core.registry import recipe
 from rl4llm.studies.probes import (
+    _stored_batches,
     arm_probe,
     is_close,
     probe,
@@ -24,6 +28,7 @@ from rl4llm.studies.probes import (
     stored_probes,
 )
 from rl4llm.studies.study import STUDIES, is_current, load_study, renewals, study_file
+from rl4llm.training.evaluation import evaluate
 
 PACKAGE = Path(rl4llm.__file__).parent
 ASKED = """
@@ -123,6 +128,87 @@ def test_a_planted_change_is_noticed_and_a_rewrite_told_from_it(
     assert (not is_close(now['steps'], as_it_is['steps'])) == ('probe' in seen_by)
     if 'fingerprint' in seen_by:
         assert now['stale'] > as_it_is['stale'] or as_it_is['stale'] > 0
+
+
+MADE_UP = """
+import dataclasses, functools, types
+from rl4llm.core import numerics
+ONE = 1.0
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    low: float = ONE
+    @functools.cached_property
+    def twice(self): return helper_of_twice()
+def helper_of_twice(): return 2
+LIMITS = Limits(low=3.0)
+SPACE = types.SimpleNamespace(low=4.0)
+def power(x, k): return x**k
+SQUARE = functools.partial(power, k=5)
+def by_default(x, factor=ONE): return x * factor
+def by_field(x): return x * Limits().low
+def by_object(x): return x * LIMITS.low
+def by_namespace(x): return x * SPACE.low
+def by_partial(x): return SQUARE(x)
+def by_cached_property(x): return x * Limits().twice
+def by_module(x): return numerics.fold(x, 1)
+def stage(x): return WAY(x)
+"""
+
+
+@pytest.mark.parametrize(
+    'way, old, new',
+    [
+        ('by_default', 'ONE = 1.0', 'ONE = 7.0'),
+        ('by_field', 'ONE = 1.0', 'ONE = 7.0'),
+        ('by_object', 'low=3.0', 'low=7.0'),
+        ('by_namespace', 'low=4.0', 'low=7.0'),
+        ('by_partial', 'k=5', 'k=7'),
+        ('by_cached_property', 'return 2', 'return 7'),
+    ],
+)
+def test_a_number_two_calls_away_counts_wherever_it_stands(way, old, new, tmp_path, monkeypatch):
+    "In a default, in a field, in an object that a module holds, behind a cached property."
+
+    def code(text):
+        path = tmp_path / f'made_up_{text.count(new)}.py'
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location('rl4llm.made_up', path)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, 'rl4llm.made_up', module)
+        spec.loader.exec_module(module)
+        return called_code([module.stage])
+
+    text = MADE_UP.replace('WAY', way)
+    assert text.count(old) == 1
+    assert code(text) != code(text.replace(old, new))
+    assert 'rl4llm.core.numerics.fold' in code(MADE_UP.replace('WAY', 'by_module'))
+
+
+class AsStored:
+    "A policy that answers what is stored, so that only the examination is tried."
+
+    name = 'stored answers'
+    model = torch.nn.Identity()
+
+    def sample(self, items, samples, **how):
+        return _stored_batches()[0]
+
+
+def test_an_examination_counts_as_it_did_for_the_stored_results():
+    "`evaluate` is in no fingerprint and in no probe: this is what notices a change of its counting."
+    batch = _stored_batches()[0]
+    found = evaluate(AsStored(), batch.items, samples=8)
+    assert found.num_correct.tolist() == [0, 6, 4, 4]
+    assert found.num_samples.tolist() == [8] * 4
+    wanted = {
+        'distinct': [0, 2, 2, 2],
+        'token_nll': 0.23419225215911865,
+        'length': 12.0,
+        'length_right': 12.0,
+        'length_wrong': 12.0,
+        'blind': [1 / 16, 2 / 9, 7 / 36, 1 / 9],
+    }
+    assert is_close(wanted, found.extras)
 
 
 CORE = [arm for arm in STUDIES['negative_reinforcement'].arms]

@@ -152,7 +152,8 @@ def label_lines(ax, ends: dict[str, tuple[float, float]], *, gap: float = 0.075)
     right_of_axes = ax.get_yaxis_transform()
     for (name, end), height in zip(ends.items(), heights):
         colour = _dark(method_look(name)['color'])
-        arrow = {'arrowstyle': '-', 'color': colour, 'lw': 0.5, 'shrinkA': 1, 'shrinkB': 3}
+        arrow = {'arrowstyle': '-', 'color': colour, 'lw': 0.5, 'shrinkA': 1, 'shrinkB': 3,
+                 'relpos': (0, 0.5)}    # from the left end, not through other names
         ax.annotate(
             name, xy=end, xytext=(1.035, height), textcoords=right_of_axes, color=colour,
             va='center', fontsize=9, annotation_clip=False, arrowprops=arrow,

@@ -204,7 +204,7 @@ def called_code(functions) -> dict[str, str]:
                 waiting.append(value)
                 if not _is_library(fn):           # which of two is meant may change
                     found[f'{name}: {read}'] = code_of(value)
-            elif not _is_library(fn) or _is_data(value) or _has_numbers(value):
+            elif not _is_library(fn) or _is_value(value):
                 found[f'{name}: {read}'] = value_text(value, waiting)
     return found
 
@@ -243,6 +243,14 @@ def _is_ours(value, fn) -> bool:
     return _is_library(value) if _is_library(fn) else _is_own(value)
 
 # %% ../../nbs/core/04_fingerprint.ipynb #9441555b
+def _is_value(value) -> bool:
+    "Whether a value that the library's code reads is compared: data, numbers, or an open object."
+    if _is_data(value) or _has_numbers(value): return True
+    if inspect.isclass(value): return False
+    open_kinds = (functools.partial, types.SimpleNamespace, re.Pattern, enum.Enum)
+    return isinstance(value, open_kinds) or dataclasses.is_dataclass(value)
+
+
 def _is_data(value) -> bool:
     "Whether a value is a number, a text, or a collection of those (or of functions)."
     if isinstance(value, (tuple, list, set, frozenset)):
@@ -264,11 +272,35 @@ def _names_in(fn) -> dict:
     closed = zip(fn.__code__.co_freevars, fn.__closure__ or ())
     found = {name: cell.cell_contents for name, cell in closed if _is_filled(cell)}
     names = _all_names(fn.__code__)
-    found |= {name: here[name] for name in names if name in here}
+    found |= {name: here[name] for name in names if name in here} | _in_defaults(fn)
     modules = [x for x in found.values() if isinstance(x, types.ModuleType)]
-    if not _is_library(fn):
-        found |= _names_in_modules([*modules, *_imported(fn.__code__)], names)
+    imported = [] if _is_library(fn) else _imported(fn.__code__)
+    found |= _names_in_modules([*modules, *imported], names)
     return inside | {name: x for name, x in found.items() if not isinstance(x, types.ModuleType)}
+
+
+def _in_defaults(fn) -> dict:
+    """What the names mean that stand in the defaults of a library function or class.
+
+    Defaults are those of parameters and of fields. Others carry theirs with them.
+    """
+    if not _is_library(fn): return {}
+    here = vars(sys.modules[fn.__module__])
+    return {name: here[name] for name in _default_names(fn) if name in here}
+
+
+@functools.cache
+def _default_names(fn) -> frozenset:
+    "Names in the defaults of parameters, and in what a class's attributes are set to."
+    values = []
+    for node in ast.walk(_parsed(fn) or ast.Pass()):
+        if isinstance(node, ast.arguments):
+            values += [*node.defaults, *filter(None, node.kw_defaults)]
+        elif isinstance(node, ast.ClassDef):
+            kinds = (ast.Assign, ast.AnnAssign)
+            values += [part.value for part in node.body if isinstance(part, kinds) and part.value]
+    parts = [part for value in values for part in ast.walk(value)]
+    return frozenset(part.id for part in parts if isinstance(part, ast.Name))
 
 
 def _names_in_modules(modules: list, names: set) -> dict:
@@ -304,14 +336,21 @@ def _own_module(name: str):
 
 def _names_in_class(cls) -> dict:
     "What the names in a class's methods mean, its base classes, its plain attributes."
-    found = {base.__name__: base for base in cls.__bases__}
+    found = {base.__name__: base for base in cls.__bases__} | _in_defaults(cls)
     for name, part in vars(cls).items():
-        method = part.fget if isinstance(part, property) else getattr(part, '__func__', part)
+        method = _method_of(part)
         if inspect.isfunction(method):
             found |= _names_in(method)
         elif not _is_library(cls) and not _is_internal(name, part):
             found[f'its {name}'] = part
     return found
+
+
+def _method_of(part):
+    "The function behind a part of a class: a property's, a class method's, or the part itself."
+    if isinstance(part, property): return part.fget
+    if isinstance(part, functools.cached_property): return part.func
+    return getattr(part, '__func__', part)
 
 
 def _is_internal(name: str, part) -> bool:

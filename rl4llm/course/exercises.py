@@ -9,6 +9,7 @@ __all__ = ['EXERCISES', 'Exercise', 'exercise', 'load_exercises', 'exercise_name
 # %% ../../nbs/course/00_exercises.ipynb #55a94914
 import copy, functools, html, importlib, inspect, linecache, sys, traceback
 from dataclasses import dataclass
+from numbers import Real
 from typing import NamedTuple
 
 # %% ../../nbs/course/00_exercises.ipynb #787130d8
@@ -100,13 +101,20 @@ def _array(x):
     if _is_blank(x): return None
     if hasattr(x, 'detach'):                                                  # a tensor
         x = x.detach().cpu()
+        if x.dtype == torch.bfloat16:                                         # not in numpy
+            x = x.float()
     elif hasattr(x, 'union'):                                                 # a set
         x = sorted(map(str, x))
     elif type(x) in (list, tuple) and any(hasattr(y, 'detach') for y in x):      # tensors
         x = [_array(y) for y in x]
     array = np.asarray(x)
-    is_text = array.dtype.kind in 'USO'
+    is_text = array.dtype.kind in 'USO' and not _holds_numbers(array)
     return array.astype(str if is_text else float)
+
+
+def _holds_numbers(array) -> bool:
+    "Whether an array of objects holds nothing but numbers, such as fractions."
+    return array.dtype.kind == 'O' and all(isinstance(x, Real) for x in array.flat)
 
 # %% ../../nbs/course/00_exercises.ipynb #c274553f
 def _as_names(answer):
@@ -126,6 +134,20 @@ def _alone(answer):
 
 
 # %% ../../nbs/course/00_exercises.ipynb #a08da795
+class _Unreadable(Exception):
+    "What a function returned does not make one array of numbers."
+
+
+def _array_of(result):
+    "What a function returned as an array. Raises _Unreadable if it makes none."
+    if getattr(getattr(result, 'dtype', None), 'is_complex', False):
+        raise _Unreadable('complex numbers')
+    try:
+        return _array(result)
+    except (TypeError, ValueError) as error:
+        raise _Unreadable(f'a {type(result).__name__} whose parts have different shapes') from error
+
+
 class _Outcome(NamedTuple):
     "What an answer gives on one case: its value, and the gradient if there is one."
     value: object
@@ -149,12 +171,12 @@ def _outcome(ex: Exercise, answer, case) -> _Outcome:
     It gets copies of the arguments, so that it may change them.
     """
     arguments = list(copy.deepcopy(case))
-    if not ex.gradient_of: return _Outcome(_array(answer(*arguments)))
+    if not ex.gradient_of: return _Outcome(_array_of(answer(*arguments)))
     place = list(inspect.signature(ex.solution).parameters).index(ex.gradient_of)
     leaf = arguments[place].requires_grad_()
     arguments[place] = leaf.clone()
     result = answer(*arguments)
-    return _Outcome(_array(result), _gradient(result, leaf))
+    return _Outcome(_array_of(result), _gradient(result, leaf))
 
 # %% ../../nbs/course/00_exercises.ipynb #5babbe1f
 def _outcomes(ex: Exercise, answer) -> list[_Outcome]:
@@ -279,13 +301,19 @@ def _difference(ex: Exercise, got: _Outcome, want: _Outcome, wrong: int) -> str:
     mine = got.value
     wanted = want.value
     if mine.shape != wanted.shape:
-        return f"{where} shape {mine.shape}, wanted {wanted.shape}."
+        wanted_shape = str(wanted.shape) if wanted.shape else 'a single number, shape ()'
+        told = f"{where} shape {mine.shape}, wanted {wanted_shape}."
+        if mine.size != wanted.size or not _same(mine.ravel(), wanted.ravel()): return told
+        return f"The numbers are right, their shape is not. {told}"
     if got.gradient is not None and (not ex.value_counts or _same(mine, wanted)):
         where = f"{where} the gradient in {ex.gradient_of}"
         mine = got.gradient
         wanted = want.gradient
     if mine.dtype.kind != wanted.dtype.kind: return f"{where} words, wanted numbers."
-    return "{} {}, wanted {}.".format(where, *_two_texts(mine, wanted))
+    told = "{} {}, wanted {}.".format(where, *_two_texts(mine, wanted))
+    in_order = mine.ndim == 1 and _same(np.sort(mine), np.sort(wanted))
+    if not in_order: return told
+    return f"Those are the right numbers in another order: keep that of the rows. {told}"
 
 # %% ../../nbs/course/00_exercises.ipynb #462ce185
 def _no_gradient(ex: Exercise, has_right_value: bool) -> str:
@@ -400,6 +428,9 @@ def review_answer(name: str | float, answer) -> Reply:
         answer = _as_names(answer) if isinstance(ex.solution(), set) else _alone(answer)
     try:
         got = _outcomes(ex, answer)
+    except _Unreadable as what:
+        return Reply(False, f"Your function returns {what}, wanted one array of numbers. "
+                            f"{_sentence(ex.ask)}")
     except Exception as error:
         said = _raised(ex, answer, error) if ex.cases else f"That is not it. {ex.ask}"
         return Reply(False, said)

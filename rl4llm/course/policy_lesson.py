@@ -178,7 +178,22 @@ def _without_softmax(z, r): return z * (r - (z * r).sum())
 
 def _diagonal(z, r): return z.softmax(0) * (1 - z.softmax(0)) * r
 
+def _second_half(z, r): return -z.softmax(0) * _mean_reward(z, r)
+
+def _whole_mean(z, r): return z.softmax(0) * r - _mean_reward(z, r)
+
+def _scores(z, r): return torch.eye(len(z)) - z.softmax(0)
+
 _gradient_hints = {
+    _second_half:
+        'The first half is missing: a choice that is rewarded gains by its own reward, '
+        'pi_v r_v, before the share of all others is taken off.',
+    _whole_mean:
+        'J is subtracted whole. From each logit only its share of J goes, pi_v times J: the sum '
+        'of all entries must be 0.',
+    _scores:
+        'Those are the scores, a row for each choice. Sum them over the choices, each weighted '
+        'with its probability and its reward.',
     _first_half:
         'The other half is missing: raising one logit takes probability from all choices, also '
         'from the good ones. Work out dJ/dz with the -pi_v of the score, and J turns up.',
@@ -249,7 +264,39 @@ def _of_one_probability(logp, m, r, b):
 def _of_probabilities(logp, m, r, b):
     return -masked_sum(_token_terms(logp.exp(), r, b), m, 1).mean()
 
+def _added_baseline(logp, m, r, b): return _reinforce_with(logp, m, r + b)
+
+def _mean_as_baseline(logp, m, r, b): return _reinforce_with(logp, m, r - r.mean())
+
+def _padding_alone(logp, m, r, b): return _reinforce_with(logp, ~m, r - b)
+
+def _better_alone(logp, m, r, b): return _reinforce_with(logp, m, (r - b).clamp(min=0))
+
+def _every_pair(logp, m, r, b):
+    return -((r - b)[:, None] * masked_sum(logp, m, 1)).mean()
+
+def _reinforce_with(logp, m, advantage):
+    return -(advantage * masked_sum(logp, m, 1)).mean()
+
 _loss_hints = {
+    _added_baseline:
+        'The sign of the baseline is turned: a response counts by r - b, how much better it is '
+        'than b.',
+    _mean_as_baseline:
+        'You took the mean reward of these responses as the baseline. Here the baseline is the '
+        'number b that is handed in.',
+    _padding_alone:
+        'The mask is turned round: you kept the padding and left out the tokens. mask is True '
+        'where a token is.',
+    _better_alone:
+        'Only responses better than b have a part in your gradient. Those worse than b count as '
+        'well, with r - b below 0.',
+    _every_pair:
+        'Each reward met each response: a column times a row is a square, and its mean is over '
+        'all pairs. Multiply (n,) by (n,).',
+}
+
+_loss_hints |= {
     _uphill:
         'The sign is turned: an optimiser goes down, so this one would learn to fail. Put a '
         'minus in front.',

@@ -32,6 +32,15 @@ def _divided_by_n(r): return r - (r.sum() - r) / len(r)
 
 def _standardised(r): return (r - r.mean()) / r.std()
 
+def _by_population_std(r): return (r - r.mean()) / r.std(correction=0)
+
+def _as_grpo(r): return (r - r.mean()) / (r.std() + 1e-4)
+
+def _all_over_others(r): return r - r.sum() / (len(r) - 1)
+
+def _best_of_others(r):
+    return torch.stack([x - torch.cat([r[:i], r[i + 1:]]).max() for i, x in enumerate(r)])
+
 _others_hints = {
     _mean_of_all:
         'You took the mean of all, so each reward is compared with a mean that it helped to '
@@ -44,6 +53,15 @@ _others_hints = {
         'There are n - 1 others, you divided by n.',
     _mean_of_others:
         'That is the baseline. The advantage is the reward minus it.',
+    _by_population_std:
+        'You divided by the spread, as GRPO does. Here only the baseline is subtracted.',
+    _as_grpo:
+        'That is GRPO, which also divides by the spread. Here only the baseline is subtracted.',
+    _all_over_others:
+        'You summed all rewards, the own one too, and divided by the number of the others. Take '
+        'the own reward out of the sum.',
+    _best_of_others:
+        'You compared with the best of the others. The mean of the others is wanted.',
     _standardised:
         'That is close to GRPO, which also divides by the spread. Here only the baseline is '
         'subtracted.',
@@ -89,7 +107,26 @@ def _not_centred(r, g): return r / (group_std(r, g) + 1e-4)
 
 def _by_variance(r, g): return _centred(r, g) / (group_std(r, g).square() + 1e-4)
 
+def _mean_of_the_batch(r, g): return (r - r.mean()) / (group_std(r, g) + 1e-4)
+
+def _large_constant(r, g): return _centred(r, g) / (group_std(r, g) + 1e-2)
+
+def _multiplied(r, g): return _centred(r, g) * (group_std(r, g) + 1e-4)
+
 _group_hints = {
+    _mean_of_the_batch:
+        'The standard deviation is that of the group, the mean that of the batch. Take both '
+        'from the group.',
+    _large_constant:
+        'The constant in your divisor is larger than the 1e-4 that is asked for.',
+    _multiplied:
+        'You multiplied with the standard deviation. Divide by it.',
+    group_mean:
+        'That is the mean of each group. The advantage is the reward minus it, over the standard '
+        'deviation.',
+}
+
+_group_hints |= {
     _population_std:
         'You divided by n in the standard deviation. The sample standard deviation, n - 1, is '
         'meant (what tensor.std() gives).',
@@ -215,10 +252,31 @@ def _times_its_chance(p, y, a, lr): return _moved(p, y, lr * a * p[y] * _score(p
 
 def _times_p(p, y, a, lr): return _moved(p, y, lr * a * p * _score(p, y))
 
+def _not_normalised(p, y, a, lr): return p * (lr * a * _score(p, y)).exp()
+
+def _only_the_change(p, y, a, lr): return _moved(p, y, lr * a * _score(p, y)) - p
+
+def _log_probabilities(p, y, a, lr): return _moved(p, y, lr * a * _score(p, y)).log()
+
+def _from_its_chance(p, y, a, lr): return _moved(p, y, lr * a / p[y] * _score(p, y))
+
 _push_hints = {
+    _not_normalised:
+        'Those do not add up to 1: divide by their sum, which is what softmax does.',
+    _only_the_change:
+        'That is the change. The new probabilities themselves are wanted.',
+    _log_probabilities:
+        'Those are logarithms of the new probabilities: softmax in place of log_softmax.',
+    _from_its_chance:
+        'The factor 1 / p[y] does not belong here: the score is already the gradient of log p[y], '
+        'in which that division is done.',
+}
+
+_push_hints |= {
     _y_alone:
-        'You moved the logit of y alone. The score also has -p on every logit: the others move '
-        'as well, the likely ones most.',
+        'In effect you moved the logit of y alone (a number that is added to all logits changes '
+        'nothing). The score has -p on every logit: the others move as well, the likely ones '
+        'most.',
     _backwards:
         'The sign is turned: with advantage above 0 the drawn token should become more likely.',
     _on_probabilities:
@@ -229,7 +287,8 @@ _push_hints = {
     _forgotten_advantage:
         'The factor advantage is missing: your step is the same for a good token and a bad one.',
     _forgotten_rate:
-        'The factor lr is missing: it says how long the step is.',
+        'The step size lr has no effect on your result. It is a factor of the step: the longer, '
+        'the further.',
     _forgotten_log:
         'You took the probabilities for logits. Start from log p, whose softmax is p again.',
     _times_its_chance:
@@ -260,7 +319,20 @@ def _exactly_one(n, c, k): return c * comb(n - c, k - 1) / comb(n, k)
 
 def _all_right(n, c, k): return comb(c, min(k, c)) / comb(n, k)
 
+def _how_many(n, c, k): return comb(n, k) - comb(n - c, k)
+
+def _none_of_c(n, c, k): return 1 - comb(c, k) / comb(n, k)
+
+def _rounded(n, c, k): return 1 - comb(n - c, k) // comb(n, k)
+
 _subset_hints = {
+    _how_many:
+        'That is how many subsets hold a right one. Divide by how many there are in all.',
+    _none_of_c:
+        'You counted the subsets that hold right ones only, and took their share from 1. Those '
+        'to be taken off hold wrong ones only: choose them from the n - c wrong samples.',
+    _rounded:
+        'The operator // rounds down to a whole number. Divide with a single /.',
     _plug_in:
         'That is the plug-in. It puts each sample back before the next is drawn, and comes out '
         'too low on average. Count subsets: comb(n - c, k) of them hold no right one.',
