@@ -1,6 +1,7 @@
 """Claims are well formed, their stored runs belong to the present code, verdicts follow the rule, and a new seed lands where the stored ones say."""
 
 import dataclasses
+import warnings
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,12 +11,14 @@ from rl4llm.atlas.claims import (
     CLAIMS,
     VERDICTS,
     Part,
+    _first_try,
     add_claim,
     claim_named,
     claim_rows,
     claim_table,
     claim_verdict,
     claims_table,
+    control_broken,
     equal_progress,
     measured_verdict,
     metric_at,
@@ -79,35 +82,40 @@ def test_verdict_is_one_of_the_words_and_no_result_is_stale(claim):
     )
 
 
-@pytest.mark.parametrize(
-    'predicted, row, want',
-    [
-        ('higher', dict(difference=0.1, low=0.05, high=0.2, p_holm=0.001, seeds=5), 'holds'),
-        ('lower', dict(difference=0.1, low=0.05, high=0.2, p_holm=0.001, seeds=5), 'fails'),
-        ('higher', dict(difference=0.1, low=-0.05, high=0.2, p_holm=0.2, seeds=5), 'not shown'),
-        ('higher', dict(difference=-0.1, low=-0.2, high=-0.05, p_holm=0.001, seeds=5), 'fails'),
-        ('lower', dict(difference=-0.1, low=-0.2, high=-0.05, p_holm=0.001, seeds=5), 'holds'),
-        ('lower', dict(difference=-0.1, low=-0.2, high=-0.05, p_holm=0.05, seeds=5), 'not shown'),
-        (
-            'higher',
-            dict(difference=0.1, low=0.05, high=0.2, p_holm=0.001, seeds=4),
-            'no verdict yet',
-        ),
-        ('not lower', dict(difference=-0.01, low=-0.04, high=0.02, p_holm=0.6, seeds=5), 'holds'),
-        ('not lower', dict(difference=-0.2, low=-0.3, high=-0.1, p_holm=0.001, seeds=5), 'fails'),
-        ('not lower', dict(difference=-0.05, low=-0.2, high=0.1, p_holm=0.6, seeds=5), 'not shown'),
-        ('not lower', dict(difference=0.0, low=-0.05, high=0.05, p_holm=0.9, seeds=5), 'not shown'),
-        ('not lower', dict(difference=0.0, low=-0.07, high=0.07, p_holm=0.9, seeds=5), 'not shown'),
-        ('not higher', dict(difference=-0.2, low=-0.3, high=-0.1, p_holm=0.001, seeds=5), 'holds'),
-        ('not higher', dict(difference=0.2, low=0.1, high=0.3, p_holm=0.001, seeds=5), 'fails'),
-        ('not higher', dict(difference=0.05, low=-0.1, high=0.2, p_holm=0.6, seeds=5), 'not shown'),
-    ],
-)
-def test_rule(predicted, row, want):
-    assert (
-        part_verdict(Part(arm='a/b', minus='base', metric='pass@1', predicted=predicted), row)
-        == want
-    )
+RULE = [
+    ('higher', dict(difference=0.1, low=0.05, high=0.2, p_holm=0.001, seeds=5), 'holds'),
+    ('lower', dict(difference=0.1, low=0.05, high=0.2, p_holm=0.001, seeds=5), 'fails'),
+    ('higher', dict(difference=0.1, low=-0.05, high=0.2, p_holm=0.2, seeds=5), 'not shown'),
+    ('higher', dict(difference=-0.1, low=-0.2, high=-0.05, p_holm=0.001, seeds=5), 'fails'),
+    ('lower', dict(difference=-0.1, low=-0.2, high=-0.05, p_holm=0.001, seeds=5), 'holds'),
+    ('lower', dict(difference=-0.1, low=-0.2, high=-0.05, p_holm=0.05, seeds=5), 'not shown'),
+    (
+        'higher',
+        dict(difference=0.1, low=0.05, high=0.2, p_holm=0.001, seeds=4),
+        'no verdict yet',
+    ),
+    ('not lower', dict(difference=-0.01, low=-0.04, high=0.02, p_holm=0.6, seeds=5), 'holds'),
+    ('not lower', dict(difference=-0.2, low=-0.3, high=-0.1, p_holm=0.001, seeds=5), 'fails'),
+    ('not lower', dict(difference=-0.05, low=-0.2, high=0.1, p_holm=0.6, seeds=5), 'not shown'),
+    ('not lower', dict(difference=0.0, low=-0.05, high=0.05, p_holm=0.9, seeds=5), 'not shown'),
+    ('not lower', dict(difference=0.0, low=-0.07, high=0.07, p_holm=0.9, seeds=5), 'not shown'),
+    ('not higher', dict(difference=-0.2, low=-0.3, high=-0.1, p_holm=0.001, seeds=5), 'holds'),
+    ('not higher', dict(difference=0.2, low=0.1, high=0.3, p_holm=0.001, seeds=5), 'fails'),
+    ('not higher', dict(difference=0.05, low=-0.1, high=0.2, p_holm=0.6, seeds=5), 'not shown'),
+]
+
+
+def test_rule():
+    for predicted, row, want in RULE:
+        part = Part(arm='a/b', minus='base', metric='pass@1', predicted=predicted)
+        assert part_verdict(part, row) == want, (predicted, row)
+
+
+def test_without_a_margin_an_interval_that_starts_at_zero_is_no_failure():
+    part = Part(arm='a/b', minus='base', metric='pass@1', predicted='not lower', margin=0.0)
+    row = dict(difference=0.1, low=0.0, high=0.2, p_holm=0.001, seeds=5)
+    assert part_verdict(part, row) == 'not shown'
+    assert part_verdict(part, {**row, 'low': -0.01}) == 'fails'
 
 
 @pytest.mark.parametrize(
@@ -404,6 +412,57 @@ def test_against_the_start_of_the_same_run():
     )
 
 
+def test_a_control_is_broken_below_half_of_its_base():
+    from types import SimpleNamespace
+
+    def evaluation(right):
+        return SimpleNamespace(num_correct=np.array(right), num_samples=np.array([8, 16]))
+
+    def control(right):
+        ends = dict(base=evaluation([4, 8]), final=evaluation(right))
+        return SimpleNamespace(config=dict(regime='r'), method='b', **ends)
+
+    part = Part(arm='r/a', minus='r/b', metric='pass@1', predicted='higher')
+    assert _first_try(evaluation([2, 12])) == (2 / 8 + 12 / 16) / 2
+    assert control_broken(part, [control([1, 4])])
+    assert not control_broken(part, [control([2, 4])])  # half of it exactly
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')  # no mean of no runs
+        assert not control_broken(part, [])
+    assert not control_broken(dataclasses.replace(part, minus='base'), [])
+
+
+def test_seeds_of_a_part_are_those_of_the_arm_that_has_fewer(monkeypatch):
+    from types import SimpleNamespace
+    import rl4llm.atlas.claims as module
+
+    def compared(runs, **how):
+        found = SimpleNamespace(mean=[0.1], low=[0.0], high=[0.2], p=[0.04])
+        counts = {arm: (range(n), range(n)) for arm, n in {'r/a': 5, 'r/b': 4, 'base': 1}.items()}
+        return SimpleNamespace(counts=counts, estimate=lambda *arms, ks: found)
+
+    monkeypatch.setattr(module, 'compare', compared)
+    monkeypatch.setattr(module, 'study_runs', lambda stored, level: [])
+    for minus, seeds in (('r/b', 4), ('base', 5)):
+        part = Part(arm='r/a', minus=minus, metric='pass@1', predicted='higher')
+        wanted = dict(difference=0.1, low=0.0, high=0.2, p=0.04, seeds=seeds)
+        assert module.measured_part(part, {}) == wanted
+
+
+def test_the_differences_of_a_claim_in_one_line(monkeypatch):
+    import rl4llm.atlas.claims as module
+
+    of = ['pass@1', 'entropy']
+    rows = pd.DataFrame({'of': of, 'difference': 'a - b', 'after equal rollouts': '+0.1'})
+    monkeypatch.setattr(module, 'claim_rows', lambda claim: rows)
+    monkeypatch.setattr(module, 'why_waiting', lambda claim: '')
+    for earlier, head in (('', ''), ('a change', 'then: ')):
+        monkeypatch.setattr(module, 'why_earlier_loop', lambda claim, why=earlier: why)
+        monkeypatch.setattr(module, 'then', lambda claim: 'then')
+        told = module._measured_text(claim_named('psr_narrows'))
+        assert told == head + 'pass@1 a - b: +0.1; entropy a - b: +0.1'
+
+
 @pytest.mark.parametrize('is_installed', [False, True])
 def test_a_study_that_was_never_run_waits(is_installed, monkeypatch, tmp_path):
     import rl4llm.atlas.claims as module
@@ -437,7 +496,7 @@ def why_raised(ask, *given):
     return str(found.value)
 
 
-def test_one_claim_is_not_several_and_words_are_explained_where_they_stand(monkeypatch):
+def test_one_claim_is_not_several(monkeypatch):
     import rl4llm.atlas.claims as module
 
     runs = ['psr_narrows', 'nsr_keeps']
@@ -446,6 +505,11 @@ def test_one_claim_is_not_several_and_words_are_explained_where_they_stand(monke
         with monkeypatch.context() as patched:
             patched.setattr(module, 'why_waiting', lambda c, waiting=waiting: waiting.get(c.name))
             assert module.missing_runs().startswith(words)
+
+
+def test_words_are_explained_where_they_stand():
+    import rl4llm.atlas.claims as module
+
     said = CliRunner().invoke(app, ['claims', 'list']).output
     assert set(module.LEGEND) < set(module.VERDICTS)
     for verdict, means in module.LEGEND.items():

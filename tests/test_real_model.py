@@ -1,12 +1,15 @@
 """Any Hugging Face causal model trains with the same recipe: text prompts, BPE tokenizer, chat template, other architectures."""
 
-import ast, inspect, json, re, time, zlib
+import ast, copy, dataclasses, inspect, json, re, time, zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from rl4llm.core import policy as policy_module
 from rl4llm.core.method_map import recipes
+from rl4llm.core.numerics import STATISTICS
 from rl4llm.core.policy import Policy, prompt_text
 from rl4llm.core.registry import Recipe, STAGE_FIELDS, recipe, stages, use
 from rl4llm.core.sampling import ROOM
@@ -125,6 +128,100 @@ def test_the_chat_template_is_used_where_there_is_one(tmp_path, tokenizer):
     assert prompt_text(plain, item) == task('countdown').prompt(item, style='text')
 
 
+def test_the_template_is_told_that_the_model_speaks_next(tokenizer):
+    asks = copy.deepcopy(tokenizer)
+    asks.chat_template = "{{ messages[0]['content'] }}{% if add_generation_prompt %} >{% endif %}"
+    chat = SimpleNamespace(style='text', tokenizer=asks)
+    assert prompt_text(chat, 'What?') == 'What? >'
+    assert prompt_text(SimpleNamespace(style='compact', tokenizer=asks), 'What?') == 'What?'
+
+
+def test_a_policy_has_the_name_of_its_folder_and_what_nobody_says_is_plain(tmp_path, monkeypatch):
+    tiny = Policy.load('tiny')
+    folder = tiny.save(tmp_path / 'models' / 'tiny')
+    assert Policy.load(folder).name == 'tiny' and tiny.name == 'tiny-v1'
+    plain = Policy(tiny.model, tiny.tokenizer)
+    assert (plain.fast, plain.bf16, plain.graphs) == (True, False, False)
+    nothing_said = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace()))
+    assert Policy.context.fget(nothing_said) == 10**9 and tiny.context == 256
+    with pytest.raises(TypeError, match='wanted a Policy'):
+        policy_module.as_policy(SimpleNamespace(model=tiny.model))
+    here = SimpleNamespace(runs=tmp_path)
+    monkeypatch.setattr(policy_module, 'settings', lambda: here)
+    tiny.save(tmp_path / 'models' / 'mine')
+    assert policy_module.model_folder('mine') == str(tmp_path / 'models' / 'mine')
+    (tmp_path / 'models' / 'mine' / 'model.safetensors').unlink()
+    with pytest.raises(FileNotFoundError, match='has no weights'):
+        Policy.load('mine')
+
+
+def test_a_prompt_may_fill_the_context_and_one_row_is_drawn_of_it():
+    tiny = Policy.load('tiny')
+    items = task('countdown').sample(2, seed=0)
+    longest = max(len(tiny.tokenizer(text)['input_ids']) for text in tiny.prompts(items))
+    assert len(tiny.sample(items, seed=0).tokens) == len(items)
+    tiny.model.config.max_position_embeddings = longest
+    for encode in (tiny.encode_prompts, lambda items: policy_module.encode_prompts(tiny, items)):
+        assert encode(items)[0].shape == (2, longest)
+    with pytest.raises(ValueError, match='1 are wanted'):
+        tiny.encode_prompts(items, 1)
+
+
+def test_prompt_and_room_together_choose_the_decoder(monkeypatch):
+    tiny = Policy.load('tiny', fast=True, bf16=False, graphs=False)
+    asked = torch.ones(1, 10).long(), torch.ones(1, 10).bool(), torch.zeros(2).long()
+
+    def kind(policy, room=4):
+        return type(policy.decoder(*asked, room)).__name__
+
+    assert [kind(tiny), kind(tiny, 502), kind(tiny, 503)] == ['FastDecoder'] * 2 + ['Decoder']
+    assert kind(dataclasses.replace(tiny, graphs=True)) == 'StaticDecoder'
+    seen = []
+
+    def is_fast(model, tokens):
+        seen.append(tokens)
+        return False
+
+    rows = tiny.sample(task('countdown').sample(1, seed=0), 2, seed=0)
+    monkeypatch.setattr(policy_module.fast_llama, 'is_fast', is_fast)
+    tiny.statistics(rows, ('logp',))
+    assert seen == [rows.prompt_ids.shape[1] + rows.tokens.shape[1]]
+
+
+def test_statistics_are_the_same_in_any_pieces_and_any_order(monkeypatch):
+    draw = torch.Generator().manual_seed(0)
+    hidden, head = (torch.randn(5, 8, generator=draw), torch.randn(11, 8, generator=draw))
+    tokens = torch.tensor([3, 0, 10, 4, 4])
+    logits = hidden @ head.T
+    given = (hidden, head, tokens)
+    both = [(('logp',), ()), (('logp',), ('entropy',)), (('entropy',), ('entropy',))]
+    for names, watched in [*both, (('entropy',), ('logp',)), (('logp',), ('logp',))]:
+        wanted = [STATISTICS[name](logits, tokens) for name in (*names, *watched)]
+        found = policy_module.token_stats(*given, names=names, watched=watched)
+        assert all(torch.allclose(f, w, atol=1e-5) for f, w in zip(found, wanted))
+        assert len(found) >= len(wanted)
+    sizes = []
+    real = policy_module._stats
+
+    def counting(states, *rest, **how):
+        sizes.append(len(states))
+        return real(states, *rest, **how)
+
+    monkeypatch.setattr(policy_module, '_stats', counting)
+    for budget, parts in ((1, [1] * 5), (22, [2, 2, 1]), (33, [3, 2]), (55, [5])):
+        sizes.clear()
+        in_parts, _ = policy_module.token_stats(*given, budget=budget)
+        assert sizes == parts and torch.allclose(in_parts, wanted[0], atol=1e-5)
+
+
+def test_states_of_whole_sequences_give_the_models_own_logits():
+    model = Policy.load('tiny').model
+    ids = torch.arange(1, 13).reshape(2, 6)
+    hidden, head = policy_module.whole_states(model, ids)
+    with torch.no_grad():
+        assert torch.allclose(hidden @ head.T, model(input_ids=ids).logits, atol=1e-4)
+
+
 def test_missing_models_and_long_prompts_are_answered_in_a_sentence(tmp_path, tokenizer):
     with pytest.raises(FileNotFoundError, match="no model 'no/such/folder': wanted a shipped name"):
         Policy.load('no/such/folder')
@@ -151,18 +248,10 @@ def test_a_misspelt_shipped_name_is_answered_at_once(name, nearest, monkeypatch)
     assert time.perf_counter() - began < 1
 
 
-@pytest.mark.parametrize(
-    'name, local',
-    [
-        ('gpt2', True),
-        ('small-v1', True),
-        ('./mine', True),
-        ('runs/models/mine', True),
-        ('nbs/mine', True),
-        ('owner/mine', False),
-    ],
-)
-def test_only_owner_and_model_are_asked_for_on_the_hub(name, local, monkeypatch):
+LOCAL = dict.fromkeys(['gpt2', 'small-v1', './mine', 'runs/models/mine', 'nbs/mine'], True)
+
+
+def test_only_owner_and_model_are_asked_for_on_the_hub(monkeypatch):
     import transformers
 
     asked = []
@@ -171,10 +260,12 @@ def test_only_owner_and_model_are_asked_for_on_the_hub(name, local, monkeypatch)
         asked.append(local_files_only)
         raise OSError('not there')
 
+    monkeypatch.chdir(Path(__file__).parents[1])
     monkeypatch.setattr(transformers.AutoModelForCausalLM, 'from_pretrained', load)
-    with pytest.raises(FileNotFoundError, match='no model'):
-        Policy.load(name)
-    assert asked == [local]
+    for name, local in {**LOCAL, 'owner/mine': False}.items():
+        with pytest.raises(FileNotFoundError, match='no model'):
+            Policy.load(name)
+        assert asked.pop() == local, name
 
 
 def without(name):
@@ -218,7 +309,6 @@ def no_second_shard(folder):
         (cut('tokenizer.json'), 'tokenizer.json is damaged'),
         (cut('model.safetensors'), 'model.safetensors is damaged'),
         (one_layer_less, '12 of its weights are missing .*layers.1.input_layernorm'),
-        (other_shape, '6 of its weights .*another shape .*gate_proj'),
         (no_second_shard, 'no model-2.safetensors, which model.safetensors.index.json names'),
     ],
 )
@@ -233,6 +323,16 @@ def test_a_model_folder_that_is_not_whole_names_what_is_wrong(tmp_path, tokenize
         and str(folder) in str(error.value)
         and '\n' not in str(error.value)
     )
+
+
+def test_weights_of_another_shape_are_counted_and_three_are_named(tmp_path, tokenizer):
+    folder = saved(tmp_path / 'model', 'qwen2', tokenizer, **LLAMA)
+    other_shape(folder)
+    with pytest.raises(ValueError, match='6 of its weights .*another shape .*gate_proj.*, [.]{3}'):
+        Policy.load(folder)
+    for lacking, named in ((['a', 'b', 'c'], '(a, b, c)'), ([*'abcd'], '(a, b, c, ...)')):
+        with pytest.raises(ValueError, match=re.escape(named)):
+            policy_module._check_weights('m', dict(mismatched_keys=[], missing_keys=lacking))
 
 
 OTHER = ('[]', '{}', '3', '"text"', 'null', '{"weight_map": ["a"]}', '{"weight_map": {"a": 3}}')
