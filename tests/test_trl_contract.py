@@ -61,6 +61,7 @@ ATTRIBUTES = {
     'num_generations': '__init__',
     'ref_model': '__init__',
     'reward_weights': '__init__',
+    'train_dataset': 'get_train_dataloader',
     '_step': 'training_step',
     '_buffered_inputs': '_prepare_inputs',
     '_metrics': '_generate_and_score_completions',
@@ -82,6 +83,7 @@ KEYS = [
     'ref_per_token_logps',
     'sampling_per_token_logps',
     'importance_sampling_ratio',
+    'pixel_values',
 ]
 
 # fields of GRPOConfig that the bridge reads or sets
