@@ -116,6 +116,38 @@ def test_paths_are_told_from_other_slashes():
     assert without_paths(r'C:\Users\ann\x.txt') == 'x.txt'
 
 
+@pytest.mark.parametrize(
+    'prose',
+    [
+        '/usr/bin is a folder, and /etc/hosts a file',
+        'it reads /dev/null, /usr/share/dict/words and /proc/cpuinfo',
+        '(he)/she/they, $a$/b/c, x²/y/z',
+        'right and/or wrong, 1 /2/ 3, a/b/c, ./a/b, ../a/b',
+        'http://a.b/c/d, hf://datasets/x/y, see <a/b/c>',
+        'the last step / the next / the end',
+    ],
+)
+def test_prose_with_slashes_stays(prose):
+    assert without_paths(prose) == prose
+
+
+@pytest.mark.parametrize(
+    'text, wanted',
+    [
+        ('model:/home/ann/base', 'model:base'),
+        ('file:///home/ann/base.txt', 'file:base.txt'),
+        ('/home/ann/runs/ is gone', 'runs/ is gone'),
+        ('(/srv/ann/x.json)', '(x.json)'),
+        ('path=/mnt/ann/x', 'path=x'),
+        ('/usr/home/ann/x and /share/ann/y', 'x and y'),
+        ('/binaries/ann/x, /etc.old/ann/y', 'x, y'),
+        ("['/data/ann/a', '/data/ann/b']", "['a', 'b']"),
+    ],
+)
+def test_paths_of_a_machine_do_not(text, wanted):
+    assert without_paths(text) == wanted
+
+
 def test_the_interval_is_that_of_a_t_test():
     from scipy import stats
 

@@ -20,11 +20,14 @@ from ..core.policy import as_policy
 from ..core.storage import versions
 
 # %% ../../nbs/training/10_sharing.ipynb #9579a75f
-_PATH = re.compile(r"(?:(?<![\w:/.<])~?/|(?<!\w)[A-Za-z]:[\\/])(?:[^\s'\"`,;)\]|\\/]+[\\/])+")
+_SYSTEM = r"(?:(?:usr/)?(?:s?bin|lib)|usr/(?:include|share)|etc|proc|dev/null)(?![\w.-])"
+_ROOT = rf"(?<![^\s'\"`(\[{{=,;|>])~?/(?!{_SYSTEM})|(?<=\w:)/(?=[^/])|(?<=\bfile:)/+"
+_PATH = re.compile(rf"(?:{_ROOT}|(?<!\w)[A-Za-z]:[\\/])"
+                   r"(?:[^\s'\"`,;)\]|\\/]+[\\/])+(?=[^\s'\"`,;)\]|\\/])")
 
 
 def without_paths(text: str) -> str:
-    "`text` with every absolute path cut down to its last part; addresses of the web stay."
+    "`text` with absolute paths cut down to their last part; the web's and the system's stay."
     return _PATH.sub('', text)
 
 # %% ../../nbs/training/10_sharing.ipynb #573c07e6
