@@ -4256,6 +4256,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                      'rl4llm/training/run_identity.py')},
             'rl4llm.training.sharing': { 'rl4llm.training.sharing._check_repo': ( 'training/sharing.html#_check_repo',
                                                                                   'rl4llm/training/sharing.py'),
+                                         'rl4llm.training.sharing._check_weights': ( 'training/sharing.html#_check_weights',
+                                                                                     'rl4llm/training/sharing.py'),
                                          'rl4llm.training.sharing._evaluation_lines': ( 'training/sharing.html#_evaluation_lines',
                                                                                         'rl4llm/training/sharing.py'),
                                          'rl4llm.training.sharing._exam_text': ( 'training/sharing.html#_exam_text',
