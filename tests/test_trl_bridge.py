@@ -349,9 +349,7 @@ def test_redraws_have_loss_and_gradient_of_the_pipeline(tmp_path):
     start = Policy.load('tiny')
     trainer, steps, losses = trained(made, tmp_path, start=start, redraws=10)
     assert trainer.state.log_history[0]['redraws'] > 0
-    loss, gradient = expected(
-        made, trainer.generated.rows, start=start, weights=steps[0][0]
-    )
+    loss, gradient = expected(made, trainer.generated.rows, start=start, weights=steps[0][0])
     assert abs(sum(losses) - loss) < 1e-5 and gap(steps[0][1], gradient) < FLOAT32
 
 

@@ -152,6 +152,6 @@ def find_programs() -> list[Finding]:
 
 # %% ../../nbs/app/01_diagnosis.ipynb #59c041c3
 def doctor() -> list[Finding]:
-    "The whole diagnosis: packages, compute, settings, model, programs. `ok`: False where to mend."
+    "All of it: packages, compute, settings, model, programs. `ok` is False where to mend."
     found = [*find_packages(), *find_compute(), *find_setup()]
     return [*found, *find_model(), *find_programs()]

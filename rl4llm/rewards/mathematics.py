@@ -292,7 +292,7 @@ _EITHER = re.compile(r'\\text\s*\{[^{}]*\b(?:or|and)\b|\bor\b')
 
 
 def _is_forged(gold: str, said: str) -> bool:
-    "Whether a formula is much longer, or nests much deeper, than what it would have to equal."
+    "Whether a formula is much longer, or nests much deeper, than what it should equal."
     if len(said) > 200 + 4 * len(gold) or _depth(said) > 5 + _depth(gold): return True
     return any(said.count(sign) > 8 + gold.count(sign) for sign in ',;=&')
 
