@@ -524,7 +524,7 @@ def test_words_are_explained_where_they_stand():
         (['claims', 'list'], 'psr_narrows'),
         (['claims', 'show', 'psr_narrows'], 'differs from the paper'),
         (['claims', 'table'], '| claim | paper |'),
-        (['atlas', '--family', 'systems'], 'not built yet'),
+        (['atlas', '--family', 'systems'], 'partly built'),
     ],
 )
 def test_commands(args, words):
@@ -623,7 +623,7 @@ def test_what_is_built_was_at_work_or_is_a_measure():
     from rl4llm.studies.tryouts import acts
 
     made = table()
-    assert {18, 23, 115, 118, 122, 124, 187, 197, 208, 227, 228} <= set(PARTLY)
+    assert {18, 23, 75, 90, 115, 117, 118, 122, 124, 187, 197, 208, 227, 228} <= set(PARTLY)
     for seed in PARTLY:
         assert made.loc[seed, 'status'] == f'partly built: {PARTLY[seed]}' and components_of(
             seed
@@ -632,6 +632,20 @@ def test_what_is_built_was_at_work_or_is_a_measure():
         assert any(map(acts, recipes_of(seed))) or (
             not recipes_of(seed) and set(components_of(seed)) <= set(ALSO[seed])
         ), seed
+
+
+@pytest.mark.parametrize(
+    'seed, notebook, path',
+    [
+        (75, '08_dataflow', 'scaling.dataflow.Workers'),
+        (90, '09_swarm', 'scaling.swarm.swarm_sharing'),
+        (117, '07_streaming', 'scaling.streaming.TransferQueue'),
+    ],
+)
+def test_papers_on_systems_point_at_their_notebooks(seed, notebook, path):
+    row = table().loc[seed]
+    assert row['notebook'] == f'nbs/scaling/{notebook}.ipynb' and path in row['code']
+    assert row['status'].startswith('partly built: its ') and 'missing' in row['status']
 
 
 def test_every_paper_that_something_belongs_to_is_cited_by_name():

@@ -158,6 +158,40 @@ HOSTILE = [
 ]
 
 
+def numbers(count):
+    return ','.join(map(str, range(count)))
+
+
+FORGED = {
+    'a long set': ('\\{1,2,3\\}', '\\{' + numbers(50) + '\\}'),
+    'sets in sets': ('\\{1,2\\}', '\\{' * 12 + '1' + '\\}' * 12),
+    'brackets': ('1', '(' * 20 + '1' + ')' * 20),
+    'intervals': ('[0,1]', '\\cup'.join(f'[{2 * i},{2 * i + 1}]' for i in range(20))),
+    'equations': ('5', '='.join(f'{i}-{i - 5}' for i in range(40)) + '=5'),
+    'a polynomial': ('x', '+'.join(f'x^{{{i}}}' for i in range(60))),
+    'a matrix': ('1', '\\begin{pmatrix}' + '&'.join('1' * 20) + '\\end{pmatrix}'),
+}
+
+
+@pytest.mark.parametrize('name', FORGED)
+def test_a_forged_answer_costs_no_time(name):
+    "The judge is not asked: it took a second and more for these."
+    gold, said = FORGED[name]
+    assert rewards([boxed(gold)], [f'${gold}$'], seconds=60.0) == [1.0]
+    asked = judge().starts
+    begun = time.perf_counter()
+    assert rewards([boxed(said)], [f'${gold}$'], seconds=60.0) == [0.0]
+    assert time.perf_counter() - begun < 0.5 and judge().starts == asked
+
+
+def test_a_long_answer_to_a_long_question_is_read():
+    gold = '\\{' + numbers(24) + '\\}'
+    turned = '\\{' + ','.join(map(str, reversed(range(24)))) + '\\}'
+    assert rewards([boxed(turned)], [f'${gold}$'], seconds=60.0) == [1.0]
+    fractions = '\\frac{1}{1+\\frac{1}{1+\\frac{1}{1+\\frac{1}{2}}}}'
+    assert rewards([boxed(fractions)], ['$\\frac{5}{8}$'], seconds=60.0) == [1.0]
+
+
 @pytest.mark.parametrize('formula', HOSTILE)
 def test_a_hostile_answer_comes_back_and_the_next_is_judged(formula):
     own = judge()

@@ -227,8 +227,23 @@ def test_doctor_names_what_it_looked_at():
         'preset',
         'runs folder',
         'embedded model',
+        'programs',
     } <= {r.what for r in rows}
     assert all(r.found for r in rows) and all(r.mend for r in rows if r.ok is False)
+
+
+def test_doctor_says_whether_programs_can_be_locked_in(monkeypatch):
+    from rl4llm.rewards import sandbox
+
+    monkeypatch.setattr(sandbox, 'find_isolation', lambda: 'namespaces')
+    assert doctor()[-1][:3] == ('programs', 'locked in by namespaces', True)
+
+    def refused():
+        raise RuntimeError("no program is run, because nothing works: allow user namespaces.")
+
+    monkeypatch.setattr(sandbox, 'find_isolation', refused)
+    row = doctor()[-1]
+    assert row.what == 'programs' and row.ok is None and 'user namespaces' in row.mend
 
 
 def test_doctor_gives_the_command_for_what_is_missing():

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import yaml
 
+from conftest import noisy
 from rl4llm import Evaluate, Policy, train
 from rl4llm.core.registry import recipe
-from rl4llm.training.records import Evaluation, load_run
+from rl4llm.training.records import Evaluation, load_run, weights_hash
 from rl4llm.training.sharing import hub_card, pass_interval, push_to_hub, without_paths
 
 
@@ -48,9 +49,13 @@ def hub(monkeypatch):
     return Hub
 
 
+def run_recipe():
+    return recipe('dr_grpo', prompts=2, group=2, max_new_tokens=6, reward=noisy)
+
+
 @pytest.fixture
 def run(small_policy, easy, tmp_path):
-    small = recipe('dr_grpo', prompts=2, group=2, max_new_tokens=6)
+    small = run_recipe()
     exam = Evaluate(easy.sample(4, seed=0, split='test'), samples=4)
     return train(
         small_policy, easy, small, steps=2, seed=3, callbacks=[exam], path=tmp_path / 'run'
@@ -81,6 +86,36 @@ def test_a_policy_alone_has_a_card_that_claims_nothing(small_policy):
     card = hub_card(small_policy)
     assert 'nothing is recorded' in card and 'not evaluated' in card
     assert 'license' not in header(card) and '## Recipe' not in card
+
+
+def test_a_model_that_was_trained_on_since_has_no_card_of_the_run(run, easy, hub, tmp_path):
+    assert run.config['weights_at_end'] == weights_hash(run.policy.model)
+    assert load_run(run.path).config['weights_at_end'] == run.config['weights_at_end']
+    later = train(run.policy, easy, run_recipe(), steps=1, seed=4)
+    assert later.policy is run.policy
+    for make in (hub_card, push_to_hub):
+        with pytest.raises(ValueError, match='was changed after the run') as error:
+            make(run, 'me/model')
+        assert run.config['weights_at_end'] in str(error.value) and not hub.calls
+    assert '| steps | 1 |' in hub_card(later) and 'not evaluated' in hub_card(run.policy)
+
+
+def test_a_run_that_goes_on_has_the_weights_of_its_new_end(run, easy, tiny_folder):
+    before = run.config['weights_at_end']
+    on = train(Policy.load(tiny_folder), easy, run_recipe(), steps=3, seed=3, path=run.path)
+    assert on.config['weights_at_end'] == weights_hash(on.policy.model) != before
+    assert '| steps | 3 |' in hub_card(on)
+
+
+def test_while_a_run_goes_on_its_card_compares_nothing(small_policy, easy):
+    class Card:
+        def on_step(self, state, row):
+            state.run.policy = state.policy
+            seen.append(hub_card(state.run))
+
+    seen = []
+    train(small_policy, easy, run_recipe(), steps=2, seed=3, callbacks=[Card()])
+    assert len(seen) == 2
 
 
 def test_a_base_of_the_hub_is_named_in_the_header(small_policy):
@@ -114,6 +149,38 @@ def test_paths_are_told_from_other_slashes():
     assert without_paths(same) == same
     assert without_paths('/a/b/c.txt ~/x/y "/data/z"') == 'c.txt y "z"'
     assert without_paths(r'C:\Users\ann\x.txt') == 'x.txt'
+
+
+@pytest.mark.parametrize(
+    'prose',
+    [
+        '/usr/bin is a folder, and /etc/hosts a file',
+        'it reads /dev/null, /usr/share/dict/words and /proc/cpuinfo',
+        '(he)/she/they, $a$/b/c, x²/y/z',
+        'right and/or wrong, 1 /2/ 3, a/b/c, ./a/b, ../a/b',
+        'http://a.b/c/d, hf://datasets/x/y, see <a/b/c>',
+        'the last step / the next / the end',
+    ],
+)
+def test_prose_with_slashes_stays(prose):
+    assert without_paths(prose) == prose
+
+
+@pytest.mark.parametrize(
+    'text, wanted',
+    [
+        ('model:/home/ann/base', 'model:base'),
+        ('file:///home/ann/base.txt', 'file:base.txt'),
+        ('/home/ann/runs/ is gone', 'runs/ is gone'),
+        ('(/srv/ann/x.json)', '(x.json)'),
+        ('path=/mnt/ann/x', 'path=x'),
+        ('/usr/home/ann/x and /share/ann/y', 'x and y'),
+        ('/binaries/ann/x, /etc.old/ann/y', 'x, y'),
+        ("['/data/ann/a', '/data/ann/b']", "['a', 'b']"),
+    ],
+)
+def test_paths_of_a_machine_do_not(text, wanted):
+    assert without_paths(text) == wanted
 
 
 def test_the_interval_is_that_of_a_t_test():

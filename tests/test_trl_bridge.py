@@ -320,6 +320,61 @@ def test_your_own_reward_and_advantage_are_trained_with(tmp_path):
     assert torch.equal(batch.adv[:, 0], own_advantage(rewards, None))
 
 
+def test_groups_that_teach_nothing_are_drawn_again(tmp_path):
+    "Every group that is trained on has two different rewards, and the log says how it came to it."
+    made = recipe('grpo', prompts=4, group=8, minibatch=16, lr=1e-3, select='drop_uniform_groups')
+    trainer, seen = generations(made, tmp_path, 3, redraws=10, logging_steps=2)
+    log = [entry for entry in trainer.state.log_history if 'redraws' in entry]
+    assert len(log) == 3 and any(entry['redraws'] > 0 for entry in log)
+    assert all(entry['empty_groups'] == 0 and entry['redraws'] <= 10 for entry in log)
+    assert len(seen) == 6 and trainer.kept.all()
+    for rollouts, *_ in seen:
+        rewards = rollouts.rewards.view(4, 8)
+        assert (rewards.max(1).values > rewards.min(1).values).all()
+        first = [rollouts.items[i] for i in range(0, 32, 8)]
+        assert list(rollouts.items) == [item for item in first for _ in range(8)]
+    for part in trainer._buffered_inputs:
+        rows = trainer.generated.rows
+        for i, row in enumerate(part['row'].tolist()):
+            said = part['completion_mask'][i].bool()
+            assert torch.equal(part['completion_ids'][i][said], rows.tokens[row][: said.sum()])
+            asked = part['prompt_mask'][i].bool()
+            own = rows.prompt[row]
+            wanted = rows.prompt_ids[own][rows.prompt_mask[own]]
+            assert torch.equal(part['prompt_ids'][i][asked], wanted)
+
+
+def test_redraws_have_loss_and_gradient_of_the_pipeline(tmp_path):
+    made = recipe('dapo', prompts=4, group=8, minibatch=None, epochs=1, lr=1e-3)
+    start = Policy.load('tiny')
+    trainer, steps, losses = trained(made, tmp_path, start=start, redraws=10)
+    assert trainer.state.log_history[0]['redraws'] > 0
+    loss, gradient = expected(made, trainer.generated.rows, start=start, weights=steps[0][0])
+    assert abs(sum(losses) - loss) < 1e-5 and gap(steps[0][1], gradient) < FLOAT32
+
+
+def test_redraws_end_and_what_stays_empty_is_counted(tmp_path):
+    def same(prompts, completions, **columns):
+        return [0.0] * len(completions)
+
+    drops = dict(reward=same, select='drop_uniform_groups')
+    made = recipe('grpo', prompts=4, group=8, minibatch=None, **drops)
+    trainer, steps, _ = trained(made, tmp_path, start=Policy.load('tiny'), redraws=2)
+    entry = trainer.state.log_history[0]
+    assert entry['redraws'] == 2 and entry['empty_groups'] == 4
+    assert not trainer.kept.any() and not any(g.any() for g in steps[0][1].values())
+
+
+@pytest.mark.parametrize(
+    'count, select, said',
+    [(3, 'keep_all', 'select stage keep_all'), (-1, None, 'wanted a whole number')],
+)
+def test_redraws_that_would_do_nothing_are_refused(count, select, said, tmp_path):
+    made = recipe('grpo', prompts=4, group=8, select=select or 'drop_uniform_groups')
+    with pytest.raises(ValueError, match=said):
+        generations(made, tmp_path, 1, redraws=count)
+
+
 TWO = textwrap.dedent('''
     import sys, torch
     sys.path.insert(0, 'tests')
@@ -345,7 +400,8 @@ TWO = textwrap.dedent('''
     trainer = trl_trainer(made, base.clone().model, dataset(base), folder=out, steps=2,
         rows=12 // count, processes=count, use_cpu=True, bf16=False, report_to=[], seed=0,
         save_strategy='no', disable_tqdm=True, gradient_checkpointing=False, rollout_func=drawn,
-        max_completion_length=24, processing_class=base.tokenizer)
+        max_completion_length=24, processing_class=base.tokenizer,
+        redraws=2 if name == 'dapo' else 0)
     trainer.train()
     if trainer.accelerator.is_main_process:
         torch.save(dict(trainer.accelerator.unwrap_model(trainer.model).state_dict()), out + '.pt')

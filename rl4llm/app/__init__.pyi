@@ -59,6 +59,7 @@ from .diagnosis import doctor as doctor
 from .diagnosis import find_compute as find_compute
 from .diagnosis import find_model as find_model
 from .diagnosis import find_packages as find_packages
+from .diagnosis import find_programs as find_programs
 from .diagnosis import find_setup as find_setup
 from .diagnosis import installed as installed
 from .diagnosis import native_bf16 as native_bf16

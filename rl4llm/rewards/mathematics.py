@@ -291,8 +291,24 @@ _UNDONE = re.compile(r'\\(?:sum|int|prod|lim)(?![A-Za-z])')
 _EITHER = re.compile(r'\\text\s*\{[^{}]*\b(?:or|and)\b|\bor\b')
 
 
+def _is_forged(gold: str, said: str) -> bool:
+    "Whether a formula is much longer, or nests much deeper, than what it should equal."
+    if len(said) > 200 + 4 * len(gold) or _depth(said) > 5 + _depth(gold): return True
+    return any(said.count(sign) > 8 + gold.count(sign) for sign in ',;=&')
+
+
+def _depth(formula: str) -> int:
+    "How deep brackets of any kind are nested."
+    depth = deepest = 0
+    for sign in formula:
+        depth += (sign in '([{') - (sign in ')]}')
+        deepest = max(deepest, depth)
+    return deepest
+
+
 def _states(gold: str, said: str, seconds: float) -> bool:
     "Whether a formula states the gold: no work, no choice is left, and no equation is false."
+    if _is_forged(gold, said): return False
     if any(left.search(said) and not left.search(gold) for left in (_UNDONE, _EITHER)):
         return False
     if '=' in gold: return _compared(gold, said, seconds)

@@ -7,7 +7,7 @@ __all__ = ['not_carried', 'trl_arguments', 'RecipeMixin', 'recipe_trainer', 'che
            'fitted', 'with_engine_ratio', 'remembering', 'write_memory', 'read_memory', 'trl_trainer']
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #250c16bf
-import json
+import json, random
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -89,16 +89,19 @@ class RecipeMixin:
 
     generated: the rows of this process in the present generation. kept: which were selected.
     drawn: the rows of all processes. windows: for each optimiser step, the mask of all its rows.
+    redraws: how often others are drawn for groups of which the selection keeps nothing.
     """
 
-    def __init__(self, model, recipe, **more):
+    def __init__(self, model, recipe, *, redraws: int = 0, **more):
         self.recipe = as_recipe(recipe)
         check_carried(self.recipe)
+        self.redraws = redraws
         self.stages = build_stages(self.recipe)
         self.is_new = False
         more.setdefault('reward_funcs', [_as_reward_function(self.stages.reward)])
         super().__init__(model, **more)
         _check_slices(self.args)
+        _check_redraws(self)
         _share_reference(self)
         self.add_callback(_Remembering(self))
 
@@ -107,8 +110,12 @@ class RecipeMixin:
         return self.rewards
 
     def _generate_and_score_completions(self, inputs):
-        output = super()._generate_and_score_completions(inputs)
-        rollouts = self.drawn = _all_rollouts(self, output, inputs)
+        draw = super()._generate_and_score_completions
+        output = draw(inputs)
+        rows = _all_rows(self, output, inputs)
+        if self.redraws and self.model.training:
+            output, rows = _drawn_again(self, draw, output, rows)
+        rollouts = self.drawn = _rollouts_of(self, rows)
         batch, kept = _weighed(self, rollouts)
         mine = _own_rows(self.accelerator, len(inputs))
         self.generated = batch.take(mine)
@@ -200,7 +207,7 @@ def _stacked(rows: list[dict], name: str, filler) -> Tensor:
     return pad_sequence(values, batch_first=True, padding_value=filler)
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #ed520c16
-_FIELDS = ('prompt', 'tokens', 'mask', 'item')
+_FIELDS = ('prompt', 'tokens', 'mask', 'item', 'reward')
 _LOGPS = tuple(_THEIRS)
 
 
@@ -251,10 +258,9 @@ def _policies_of(trainer):
         model.train(was_training)
 
 
-def _all_rollouts(trainer, output: dict, inputs: list) -> Rollouts:
-    "The `Rollouts` of all processes, rewarded, with the signals that the recipe asks for."
+def _all_rows(trainer, output: dict, inputs: list) -> list[dict]:
+    "The rows of all processes, rewarded, with the signals that the recipe asks for."
     rows = rows_from(output, inputs)
-    how = dict(temperature=trainer.args.temperature)
     stages = trainer.stages
     needs = stages.needed_first | (stages.needed_in_update - {'logp_old'})
     drew_itself = 'logp_behave' in stages.needs and 'logp_behave' not in rows[0]
@@ -262,15 +268,22 @@ def _all_rollouts(trainer, output: dict, inputs: list) -> Rollouts:
         needs = needs | {'logp_old'}
     size = trainer.args.per_device_train_batch_size
     with _policies_of(trainer) as (policy, reference):
-        own = rollouts_from(rows, policy, len(rows), **how)
+        own = rollouts_from(rows, policy, len(rows), temperature=trainer.args.temperature)
         parts = torch.arange(len(rows), device=own.tokens.device).split(size)
         own = add_signals(own, needs, policy=policy, reference=reference, parts=parts)
         if drew_itself:
             own = replace(own, logp_behave=own.logp_old)
-        rows = [row | _signals_of(own, i, len(row['tokens'])) for i, row in enumerate(rows)]
-        every = _from_all_processes(trainer.accelerator, rows)
-        how['rewards'] = _summed(trainer)
-        return rollouts_from(every, policy, trainer.num_generations, **how)
+    rows = [row | _signals_of(own, i, len(row['tokens'])) for i, row in enumerate(rows)]
+    every = _from_all_processes(trainer.accelerator, rows)
+    return [row | dict(reward=reward) for row, reward in zip(every, _summed(trainer))]
+
+
+def _rollouts_of(trainer, rows: list[dict]) -> Rollouts:
+    "The `Rollouts` of rewarded rows of all processes."
+    with _policies_of(trainer) as (policy, _):
+        return rollouts_from(rows, policy, trainer.num_generations,
+                             rewards=torch.stack([row['reward'] for row in rows]),
+                             temperature=trainer.args.temperature)
 
 
 def _summed(trainer) -> Float[Tensor, "n"]:
@@ -324,6 +337,82 @@ def _update_masks(trainer) -> list[Bool[Tensor, "n t"]]:
         mask = trainer.generated.mask[rows[trainer.kept[rows]]]
         everywhere = _from_all_processes(trainer.accelerator, [dict(mask=mask)])
         found.append(torch.cat([part['mask'] for part in everywhere]))
+    return found
+
+# %% ../../nbs/scaling/02_trl_bridge.ipynb #9c6c24c9
+def _check_redraws(trainer) -> None:
+    "Raises ValueError for redraws that would do nothing or cannot be made."
+    count = trainer.redraws
+    if not isinstance(count, int) or count < 0:
+        raise ValueError(f"redraws is {count!r}, wanted a whole number, 0 or more.")
+    if not count: return
+    if trainer.stages.select.name == 'keep_all':
+        raise ValueError("redraws would do nothing: the select stage keep_all drops no group. Set "
+                         "select='drop_uniform_groups', or leave redraws out.")
+    if not hasattr(trainer.train_dataset, '__getitem__'):
+        raise ValueError("redraws want a data set whose rows can be chosen: make a `Dataset` of "
+                         "the stream, or leave redraws out.")
+
+
+def _drawn_again(trainer, draw, output: dict, rows: list) -> tuple[dict, list]:
+    "TRL's output and all rows, with other groups where the selection keeps nothing."
+    count = len(output['completion_ids'])
+    wanted = len(rows) // trainer.num_generations
+    good, empty = _groups(trainer, output, rows)
+    rounds = 0
+    while len(good) < wanted and rounds < trainer.redraws:
+        inputs = _other_problems(trainer, count, rounds)
+        more = draw(inputs)
+        good += _groups(trainer, more, _all_rows(trainer, more, inputs))[0]
+        rounds += 1
+    trainer._metrics['train']['redraws'].append(rounds)
+    trainer._metrics['train']['empty_groups'].append(max(0, wanted - len(good)))
+    if not rounds: return output, rows
+    chosen = [pair for group in (good + empty)[:wanted] for pair in group]
+    mine = [chosen[i][0] for i in _own_rows(trainer.accelerator, count).tolist()]
+    return _put_together(mine, trainer.processing_class.pad_token_id), [row for _, row in chosen]
+
+
+def _groups(trainer, output: dict, rows: list) -> tuple[list, list]:
+    "Groups of rows, each with TRL's output of it: those of which a row is kept, the others."
+    if 'pixel_values' in output:
+        raise ValueError("redraws are made for problems in text only: leave redraws out.")
+    theirs = _from_all_processes(trainer.accelerator, _taken_apart(output))
+    _, kept = _weighed(trainer, _rollouts_of(trainer, rows))
+    pairs = list(zip(theirs, rows))
+    found = [], []
+    for first in range(0, len(rows), trainer.num_generations):
+        part = slice(first, first + trainer.num_generations)
+        found[not kept[part].any()].append(pairs[part])
+    return found
+
+
+def _other_problems(trainer, count: int, rounds: int) -> list[dict]:
+    "This process's rows of a generation of further problems; all processes choose the same."
+    data = trainer.train_dataset
+    rng = random.Random(f'{trainer.args.seed} {trainer.state.global_step} {rounds}')
+    groups = count * trainer.accelerator.num_processes // trainer.num_generations
+    places = rng.choices(range(len(data)), k=groups)
+    own = _own_rows(trainer.accelerator, count).tolist()
+    return [dict(data[places[i // trainer.num_generations]]) for i in own]
+
+# %% ../../nbs/scaling/02_trl_bridge.ipynb #41daceb6
+def _taken_apart(output: dict) -> list[dict]:
+    "What TRL's output has of each row."
+    found = {name: x for name, x in output.items() if torch.is_tensor(x) and x.ndim}
+    return [dict(zip(found, row)) for row in zip(*found.values())]
+
+
+def _put_together(rows: list[dict], pad: int) -> dict:
+    "Rows of several generations as an output of TRL, which fills prompts up on the left."
+    found = {}
+    for name in rows[0]:
+        filler = pad if name.endswith('_ids') else 0
+        if name.startswith('prompt_'):
+            turned = [{name: row[name].flip(0)} for row in rows]
+            found[name] = _stacked(turned, name, filler).flip(1)
+        else:
+            found[name] = _stacked(rows, name, filler)
     return found
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #f0c21194
@@ -496,10 +585,12 @@ def _check_decided(arguments: dict) -> None:
 
 
 def trl_trainer(recipe, model, data, *, folder, steps: int, rows: int = 16, processes: int = 1,
-                **more):
+                redraws: int = 0, **more):
     """A TRL trainer that trains `model` on `data` by a recipe; `.train()` starts it.
 
     steps: generations. rows: of a micro-batch on one device. processes: devices.
+    redraws: how often at most others are drawn for groups of which the recipe's selection keeps
+        nothing; with 0 they leave the batch, as in the loop.
     more: further fields of TRL's `GRPOConfig`, or arguments of its trainer.
     Raises ValueError naming what of the recipe does not carry over, or an argument that the
     recipe decides.
@@ -513,4 +604,4 @@ def trl_trainer(recipe, model, data, *, folder, steps: int, rows: int = 16, proc
     given = {name: more.pop(name) for name in _OF_TRAINER if name in more}
     found.update(output_dir=str(folder), max_steps=steps * updates * made.epochs)
     args = trl.GRPOConfig(**{**found, **more})
-    return recipe_trainer()(model, made, args=args, train_dataset=data, **given)
+    return recipe_trainer()(model, made, redraws=redraws, args=args, train_dataset=data, **given)

@@ -37,7 +37,7 @@ from .callbacks import Checkpoint, check_callbacks, run_callbacks
 from .checkpoints import (latest_checkpoint, pack_stages, read_checkpoint,
                                          unpack_stages)
 from .evaluation import broken_weights
-from .records import REPLACED, Run, locked, now, rewind
+from .records import REPLACED, Run, locked, now, rewind, weights_hash
 from .run_identity import (check_same_run, config_of, open_run,
                                           warn_of_unknown_code)
 from .step_metrics import metrics_of, policy_entropy, sums_of
@@ -470,8 +470,10 @@ def all_steps(state: TrainState, limit: float) -> None:
 def written_status(state: TrainState):
     "Write down how a run ended, whatever happens inside, and how long it took."
     began = time.perf_counter() - state.run.config['seconds']
+    state.run.config.pop('weights_at_end', None)
 
     def ended(status: str) -> None:
+        state.run.config['weights_at_end'] = weights_hash(state.policy.model)
         finish(state.run, status, seconds=time.perf_counter() - began)
 
     try:

@@ -18,13 +18,17 @@ from ..analysis.passk import pass_at_k, pass_at_k_error
 from ..core.citations import cited
 from ..core.policy import as_policy
 from ..core.storage import versions
+from .records import weights_hash
 
 # %% ../../nbs/training/10_sharing.ipynb #9579a75f
-_PATH = re.compile(r"(?:(?<![\w:/.<])~?/|(?<!\w)[A-Za-z]:[\\/])(?:[^\s'\"`,;)\]|\\/]+[\\/])+")
+_SYSTEM = r"(?:(?:usr/)?(?:s?bin|lib)|usr/(?:include|share)|etc|proc|dev/null)(?![\w.-])"
+_ROOT = rf"(?<![^\s'\"`(\[{{=,;|>])~?/(?!{_SYSTEM})|(?<=\w:)/(?=[^/])|(?<=\bfile:)/+"
+_PATH = re.compile(rf"(?:{_ROOT}|(?<!\w)[A-Za-z]:[\\/])"
+                   r"(?:[^\s'\"`,;)\]|\\/]+[\\/])+(?=[^\s'\"`,;)\]|\\/])")
 
 
 def without_paths(text: str) -> str:
-    "`text` with every absolute path cut down to its last part; addresses of the web stay."
+    "`text` with absolute paths cut down to their last part; the web's and the system's stay."
     return _PATH.sub('', text)
 
 # %% ../../nbs/training/10_sharing.ipynb #573c07e6
@@ -182,16 +186,31 @@ def _what_it_is(policy, config: dict) -> str:
 
 
 def _facts_of(source):
-    "The policy, the configuration and the evaluations of a run, or of a policy alone."
+    """The policy, the configuration and the evaluations of a run, or of a policy alone.
+
+    Raises ValueError for a run whose policy is missing or was changed after the run.
+    """
     if not hasattr(source, 'config') or not hasattr(source, 'rows'):
         return as_policy(source), {}, []
     if source.policy is None:
         raise ValueError(f"the run {source.name} was read from a folder and has no model in "
                          "memory: load its base with Policy.load, continue the run with train, or "
                          "give the policy and card=hub_card(...) of the run that made it.")
+    _check_weights(source)
     seen = [source.evaluations[step] for step in sorted(source.evaluations)]
     config = {**source.config, 'done': len(source.rows)}
     return source.policy, config, [seen[0], seen[-1]] if len(seen) > 1 else seen
+
+
+def _check_weights(run) -> None:
+    "Raises ValueError if the policy has other weights than those that the run ended with."
+    ended = run.config.get('weights_at_end')
+    present = weights_hash(run.policy.model)
+    if ended in (None, present): return
+    raise ValueError(f"the policy of the run {run.name} was changed after the run: its weights are "
+                     f"{present}, and the run ended with {ended}, so the run's results are not "
+                     "those of this model. Take the run that trained it last, or give the policy "
+                     "alone (run.policy), whose card claims nothing.")
 
 # %% ../../nbs/training/10_sharing.ipynb #ae58525f
 def hub_card(source, repo: str = 'OWNER/NAME', *, license_name: str | None = None,
@@ -203,7 +222,8 @@ def hub_card(source, repo: str = 'OWNER/NAME', *, license_name: str | None = Non
     license_name: as the hub calls it ('apache-2.0'); nothing is said of it if None.
     evaluations: None takes the run's first and last.
     limits: sentences of yours, which stand behind those that are always true.
-    Raises ValueError for a run without its policy, TypeError for what is neither.
+    Raises ValueError for a run without its policy, or whose policy was changed after the run,
+    TypeError for what is neither.
     """
     policy, config, seen = _facts_of(source)
     if isinstance(limits, str):

@@ -40,7 +40,7 @@ def _of_evaluation(evaluation) -> dict[str, float]:
 
 # %% ../../nbs/training/09_tracking.ipynb #d365d88a
 _PROGRESS = ('started', 'finished', 'seconds', 'tokens', 'status', 'stopped', 'error',
-             'row_digests')
+             'row_digests', 'weights_at_end')
 
 
 def _settings_of(run) -> dict:
