@@ -1,6 +1,6 @@
 """Does a stored result notice that the code behind it has changed? Proved by changing the code.
 
-Changes are planted in a copy of the package, which a process of its own imports: nothing is patched.
+Changes are planted in a copy of the package, which a process of its own imports.
 """
 
 import importlib.util
@@ -195,7 +195,7 @@ class AsStored:
 
 
 def test_an_examination_counts_as_it_did_for_the_stored_results():
-    "`evaluate` is in no fingerprint and in no probe: this is what notices a change of its counting."
+    "`evaluate` is in no fingerprint and no probe: this notices a change of its counting."
     batch = _stored_batches()[0]
     found = evaluate(AsStored(), batch.items, samples=8)
     assert found.num_correct.tolist() == [0, 6, 4, 4]

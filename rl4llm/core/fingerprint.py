@@ -244,11 +244,11 @@ def _is_ours(value, fn) -> bool:
 
 # %% ../../nbs/core/04_fingerprint.ipynb #9441555b
 def _is_value(value) -> bool:
-    "Whether a value that the library's code reads is compared: data, numbers, or an open object."
+    "Whether a value that the code reads is compared: data, numbers, an open object."
     if _is_data(value) or _has_numbers(value): return True
     if inspect.isclass(value): return False
-    open_kinds = (functools.partial, types.SimpleNamespace, re.Pattern, enum.Enum)
-    return isinstance(value, open_kinds) or dataclasses.is_dataclass(value)
+    if dataclasses.is_dataclass(value) or isinstance(value, enum.Enum): return True
+    return isinstance(value, (functools.partial, types.SimpleNamespace, re.Pattern))
 
 
 def _is_data(value) -> bool:
@@ -347,7 +347,7 @@ def _names_in_class(cls) -> dict:
 
 
 def _method_of(part):
-    "The function behind a part of a class: a property's, a class method's, or the part itself."
+    "The function behind a part of a class, such as a property's, or the part itself."
     if isinstance(part, property): return part.fget
     if isinstance(part, functools.cached_property): return part.func
     return getattr(part, '__func__', part)

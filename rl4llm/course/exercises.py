@@ -303,7 +303,8 @@ def _difference(ex: Exercise, got: _Outcome, want: _Outcome, wrong: int) -> str:
     if mine.shape != wanted.shape:
         wanted_shape = str(wanted.shape) if wanted.shape else 'a single number, shape ()'
         told = f"{where} shape {mine.shape}, wanted {wanted_shape}."
-        if mine.size != wanted.size or not _same(mine.ravel(), wanted.ravel()): return told
+        if mine.size != wanted.size or not _same(mine.ravel(), wanted.ravel()):
+            return told
         return f"The numbers are right, their shape is not. {told}"
     if got.gradient is not None and (not ex.value_counts or _same(mine, wanted)):
         where = f"{where} the gradient in {ex.gradient_of}"
