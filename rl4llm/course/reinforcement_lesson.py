@@ -53,19 +53,21 @@ _others_hints = {
         'There are n - 1 others, you divided by n.',
     _mean_of_others:
         'That is the baseline. The advantage is the reward minus it.',
-    _by_population_std:
-        'You divided by the spread, as GRPO does. Here only the baseline is subtracted.',
-    _as_grpo:
-        'That is GRPO, which also divides by the spread. Here only the baseline is subtracted.',
     _all_over_others:
         'You summed all rewards, the own one too, and divided by the number of the others. Take '
         'the own reward out of the sum.',
     _best_of_others:
         'You compared with the best of the others. The mean of the others is wanted.',
+}_spread_hints = {
+    _by_population_std:
+        'You divided by the spread, as GRPO does. Here only the baseline is subtracted.',
+    _as_grpo:
+        'That is GRPO, which also divides by the spread. Here only the baseline is subtracted.',
     _standardised:
         'That is close to GRPO, which also divides by the spread. Here only the baseline is '
         'subtracted.',
 }
+
 
 # %% ../../nbs/course/02_reinforcement_lesson.ipynb #0aa81377
 @exercise('2.1', 'write leave_one_out(rewards): for each sample of one group, its reward minus '
