@@ -39,7 +39,8 @@ def _as_grpo(r): return (r - r.mean()) / (r.std() + 1e-4)
 def _all_over_others(r): return r - r.sum() / (len(r) - 1)
 
 def _best_of_others(r):
-    return torch.stack([x - torch.cat([r[:i], r[i + 1:]]).max() for i, x in enumerate(r)])
+    others = [torch.cat([r[:i], r[i + 1:]]) for i in range(len(r))]
+    return r - torch.stack([group.max() for group in others])
 
 _others_hints = {
     _mean_of_all:
@@ -58,7 +59,8 @@ _others_hints = {
         'the own reward out of the sum.',
     _best_of_others:
         'You compared with the best of the others. The mean of the others is wanted.',
-}_spread_hints = {
+}
+_spread_hints = {
     _by_population_std:
         'You divided by the spread, as GRPO does. Here only the baseline is subtracted.',
     _as_grpo:
@@ -72,7 +74,7 @@ _others_hints = {
 # %% ../../nbs/course/02_reinforcement_lesson.ipynb #0aa81377
 @exercise('2.1', 'write leave_one_out(rewards): for each sample of one group, its reward minus '
                  'the mean reward of the others.',
-          cases=_ONE_GROUP, mistakes=_others_hints.items(),
+          cases=_ONE_GROUP, mistakes=(_others_hints | _spread_hints).items(),
           praise='a baseline that knows nothing of the sample itself, for free. It only '
                  'stretches the distance from the mean, by n / (n - 1).')
 def _leave_one_out(rewards):
