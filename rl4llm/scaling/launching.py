@@ -23,7 +23,7 @@ import yaml
 from ..core.numerics import fold
 from ..core.policy import Policy
 from ..core.registry import LOOP_FIELDS, STAGE_FIELDS, as_recipe, recipe
-from ..core.settings_file import nearest
+from ..core.settings_file import close_names, nearest
 from ..core.storage import import_optional, read_json, write_atomic
 from .config_files import (
     ADDED_STAGES, AVERAGES, RECIPE_FIELDS, STAGE_KNOBS, FullScale, Sourced, averages_itself,
@@ -167,8 +167,9 @@ def trl_problems(arguments: dict, others=()) -> list[str]:
     found = []
     for name, value in arguments.items():
         if name not in known:
-            found.append(f"TRL {trl.__version__} has no argument {name!r}; "
-                         f"{nearest(name, [*known, *others], 'arguments')}")
+            near = close_names(name, [*others, *sorted(known)], n=1, cutoff=0.6)
+            meant = f"; did you mean {near[0]!r}?" if near else ", nor anything alike."
+            found.append(f"TRL {trl.__version__} has no argument {name!r}{meant}")
         elif not _is_of(value, types[name]):
             wanted = getattr(types[name], '__name__', types[name])
             found.append(f"TRL {trl.__version__} wants {wanted} for {name}, not {value!r}.")
