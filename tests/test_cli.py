@@ -109,6 +109,17 @@ def test_train_then_compare(tmp_path, tiny_folder):
         (('train', 'grpo', '--set', 'setps=3'), 'did you mean the option --steps 3?'),
         (('train', 'grpo', '--set', 'seed=1'), 'did you mean the option --seed 1?'),
         (('train', 'grpo', '--set', 'prompt=1'), 'did you mean prompts'),
+        (
+            ('scale', 'run', 'grpo', '--small', '--set', 'seed=1'),
+            'did you mean the option --seed 1?',
+        ),
+        (('scale', 'plan', 'grpo', '--set', 'response_tokens=9'), 'option --response-tokens 9?'),
+        (('scale', 'plan', 'grpo', '--set', 'promps=9'), "did you mean 'prompts'"),
+        (('scale', 'launch', 'grpo', '--print', '--set', 'rows=2'), 'the option --rows 2?'),
+        (('scale', 'launch', 'grpo', '--print', '--task', 'sat', '--data', 'x'), 'has one of them'),
+        (('scale', 'run', 'grpo'), 'needs data'),
+        (('scale', 'check', 'ppo'), "'ppo' carries over, but has no full-scale file"),
+        (('scale', 'launch', 'ppo', '--print'), 'or add --small'),
         (('train', 'grpo', '--set', 'lr=['), "cannot read '['"),
         (('probes', 'check', 'positiv'), "did you mean 'positive'"),
         (('probes', 'renew', 'grpo'), 'leave the names out'),
@@ -160,6 +171,58 @@ def commands():
     return {
         f'{head}{info.name}': info for head, group in groups for info in group.registered_commands
     }
+
+
+def test_launch_refuses_a_word_that_nobody_knows(tmp_path):
+    from typer.testing import CliRunner
+    from rl4llm.app.cli import app
+
+    for wrong in (['--porcesses', '8'], ['--dta', 'x.jsonl']):
+        words = ['scale', 'launch', 'grpo', '--print', '--out', str(tmp_path), *wrong]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 2 and 'No such option' in done.output, done.output
+
+
+def test_launch_takes_what_run_takes_and_hands_it_on(tmp_path):
+    "The same options, but for those of the devices; each of them reaches the line."
+    import typer
+    from typer.testing import CliRunner
+    from rl4llm.app.cli import app
+
+    group = typer.main.get_command(app).commands['scale'].commands
+    known = {name: {p.opts[0] for p in group[name].params} for name in ('run', 'launch', 'plan')}
+    own = {'--processes', '--distributed-type', '--print'}
+    assert known['launch'] - known['run'] == own and not known['run'] - known['launch']
+    assert '--processes' in known['plan'] and '--gpus' not in known['plan']
+    given = ['--task', 'sat', '--steps', '3', '--rows', '2', '--seed', '7', '--set', 'lr=1e-4']
+    words = ['scale', 'launch', 'ppo', '--small', '--print', '--out', str(tmp_path), *given]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and ' '.join(given) in done.output, done.output
+    assert done.output.strip().endswith('--small')
+
+
+def test_the_readme_and_the_lab_tell_the_same_commands_and_they_parse(tmp_path, monkeypatch):
+    import shlex
+    from pathlib import Path
+    from typer.testing import CliRunner
+    from rl4llm.app.cli import app
+    from rl4llm.scaling.planning import known_models
+
+    top = Path(__file__).resolve().parents[1]
+    lab = json.loads((top / 'nbs/labs/07_laptop_to_cluster.ipynb').read_text())
+    texts = [(top / 'README.md').read_text(), ''.join(lab['cells'][0]['source'])]
+    blocks = [re.search(r'```\n(rl4llm train grpo --steps.*?)```', text, re.S)[1] for text in texts]
+    assert blocks[0] == blocks[1] and all('vLLM' in text for text in texts)
+    lines = blocks[0].replace('\\\n', ' ').strip().splitlines()
+    monkeypatch.chdir(tmp_path)
+    assert len(lines) == 3
+    for line in lines:
+        _, *words = shlex.split(line, comments=True)
+        assert CliRunner().invoke(app, [*words, '--help']).exit_code == 0
+        if '--model' in words:
+            assert words[words.index('--model') + 1] in known_models()
+    done = CliRunner().invoke(app, [*words, '--print', '--out', str(tmp_path)])
+    assert done.exit_code == 0 and '--data mine.jsonl' in done.output
 
 
 def test_a_file_where_a_folder_is_wanted_is_named_before_anything_runs(tmp_path, capsys):

@@ -4,8 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from rl4llm.scaling.config_files import config_names, load_config
+from rl4llm.scaling import launching
+from rl4llm.scaling.config_files import config_names, full_recipe, load_config
 from rl4llm.scaling.cost_model import KNOWN_MACHINES, MachineRate, model_shape, parameter_count
+from rl4llm.scaling.datasets import problems_named
 from rl4llm.scaling.planning import (
     SEEN,
     SHARE,
@@ -148,14 +150,67 @@ def test_phases_that_are_not_run_cost_nothing():
 
 def test_the_run_is_steps_times_step():
     found = plan(BASE, price=3)
-    assert found.steps == 7 * 20
-    assert found.gpu_hours == pytest.approx(140 * found.step_seconds * 8 / 3600)
+    assert found.steps == 20 * 7500 // 1024
+    assert found.gpu_hours == pytest.approx(found.steps * found.step_seconds * 8 / 3600)
     assert found.cost == pytest.approx(3 * found.gpu_hours)
     unknown = plan('cispo', problems=2048)
     assert unknown.steps == 2 * load_config('cispo')['epochs'] and unknown.cost is None
-    bare = plan('lp_reg')
+    bare = plan('prorl')
     assert bare.steps is bare.gpu_hours is bare.cost is None and 'not known' in plan_text(bare)
-    assert plan('lp_reg', steps=5).steps == 5
+    assert plan('prorl', steps=5).steps == 5
+    (assumed,) = [text for text in plan('prorl', problems=2560).assumed if 'pass' in text]
+    assert plan('prorl', problems=2560).steps == 10 and 'one pass' in assumed
+
+
+@pytest.mark.parametrize('name', config_names())
+def test_a_plan_counts_as_the_run_does(name):
+    "Steps, rows, updates and the reference model of every file are those of its run."
+    config = load_config(name)
+    made = full_recipe(config)
+    count = problems_named(config['dataset']) or 500
+    rows = type('Rows', (list,), {'column_names': ['prompt']})(range(count))
+    found = plan(config, problems=count)
+    assert found.steps == launching._run_steps(config, made, rows, None)
+    if problems_named(config['dataset']):
+        assert plan(config).steps == found.steps
+    arguments = launching.launch_arguments(config, made, processes=config['num_processes'] or 1)
+    has_reference = found.seconds['score, reference'] > 0
+    assert has_reference == bool(arguments['beta'])
+    assert has_reference == bool(found.memory.loc['reference model'].any())
+    drawn = made.prompts * made.group
+    assert found.tokens['generate'] == drawn * (made.max_new_tokens or 512) / 2
+    update = arguments['gradient_accumulation_steps']
+    is_stale = arguments['steps_per_generation'] // update * made.epochs > 1
+    assert (found.seconds['score, old policy'] > 0) == is_stale
+
+
+def test_words_of_the_recipe_are_those_of_the_run():
+    assert (
+        plan('grpo', prompts=16, group=8).tokens
+        == plan('grpo', prompts_per_step=16, num_generations=8).tokens
+    )
+
+
+def test_every_remedy_can_be_typed():
+    "What a warning of the plan offers is tried on the command line, and it fits."
+    from typer.testing import CliRunner
+    from rl4llm.app.cli import app
+
+    def typed(*words):
+        return CliRunner().invoke(app, ['scale', 'plan', 'negative', *words]).output
+
+    tried = set()
+    for start in (
+        ['--set', 'per_device_train_batch_size=8'],
+        ['--set', 'distributed_type=MULTI_GPU', '--set', 'per_device_train_batch_size=2'],
+        ['--gpu', 'A40', '--set', 'use_vllm=false', '--set', 'per_device_train_batch_size=1'],
+        ['--set', 'vllm_gpu_memory_utilization=0.6', '--set', 'per_device_train_batch_size=2'],
+    ):
+        (text,) = [line for line in typed(*start).splitlines() if 'would do:' in line]
+        for remedy in text.partition('would do: ')[2].rstrip('.').split('; '):
+            assert '; it fits.' in typed(*start, *remedy.split()), remedy
+            tried.add(remedy)
+    assert len(tried) > 5, tried
 
 
 def test_a_folder_with_a_config_is_a_model(tmp_path):
@@ -177,10 +232,10 @@ def test_what_helps_helps():
     wide = dict(per_device_train_batch_size=8, gradient_accumulation_steps=32)
     found = plan(BASE, **wide)
     (text,) = said(found, 'does not fit')
-    assert 'per_device_train_batch_size: 4' in text
+    assert '--set per_device_train_batch_size=4' in text
     assert not found.fits and plan(BASE, per_device_train_batch_size=4).fits
     (text,) = said(plan(BASE, zero=0, **FITS), 'does not fit')
-    assert 'distributed_type: FSDP' in text and 'LoRA' in text
+    assert '--set distributed_type=FSDP' in text and '--lora 16' in text
     assert plan(BASE, zero=0, lora=16, **FITS).fits
     hopeless = plan('dapo', gpu='T4', gpus=2)
     assert said(hopeless, 'none of these alone would do')

@@ -159,6 +159,57 @@ def test_an_argument_that_the_recipe_decides_is_refused(tmp_path):
             build_run('grpo', small=True, steps=1, out=tmp_path, **{name: value})
 
 
+def test_rows_are_cut_and_never_change_the_batch(tmp_path):
+    "Whatever is said of a micro-batch, a generation has the recipe's prompts times its group."
+    made = recipe('grpo')
+    word = 'per_device_train_batch_size'
+    for more, rows in (({}, 2), ({word: 1}, 1), ({word: 4}, 4), (dict(rows=4), 4), ({word: 7}, 4)):
+        trainer = build_run('grpo', small=True, steps=1, out=tmp_path / str(more), **more)
+        args = trainer.args
+        assert args.per_device_train_batch_size == rows
+        assert rows * args.steps_per_generation == made.prompts * made.group
+        update = min(made.minibatch or 10**9, made.prompts * made.group)
+        assert rows * args.gradient_accumulation_steps == update
+    for name in ('gradient_accumulation_steps', 'generation_batch_size'):
+        with pytest.raises(ValueError, match=f'{name} would do nothing'):
+            build_run('grpo', small=True, steps=1, out=tmp_path, **{name: 2})
+    with pytest.raises(ValueError, match='mean the same'):
+        build_run('grpo', small=True, steps=1, out=tmp_path, rows=2, **{word: 2})
+
+
+def test_an_argument_that_nobody_knows_is_named_with_the_nearest(tmp_path):
+    for name, value, near in (
+        ('nonsense', 3, "no argument 'nonsense'"),
+        ('num_generation', 8, 'num_generations'),
+        ('promps', 8, 'prompts'),
+        ('learning_rate', 'fast', 'wants float'),
+        ('report_to', 3, 'report_to, not 3'),
+    ):
+        with pytest.raises(ValueError, match=near):
+            build_run('grpo', small=True, steps=1, out=tmp_path, **{name: value})
+    assert not trl_problems(dict(report_to=['tensorboard'])) and not list(tmp_path.iterdir())
+
+
+def test_small_takes_every_recipe_that_carries_over(tmp_path):
+    from rl4llm.core.registry import RECIPES
+    from rl4llm.scaling.trl_bridge import not_carried
+
+    recipe('grpo')
+    alone = [name for name in RECIPES if name not in config_names() and not not_carried(name)]
+    assert len(alone) > 40
+    for name in alone:
+        plan = launch_plan(name, out=tmp_path, processes=2, small=True)
+        assert name in plan.command and '--small' in plan.command
+        with pytest.raises(ValueError, match=f"'{name}' carries over, but .*add --small"):
+            launch_plan(name, out=tmp_path)
+    trainer = build_run('ppo', small=True, steps=1, out=tmp_path, rows=8)
+    assert trainer.recipe.name == 'ppo' and trainer.stages.memory
+    with pytest.raises(KeyError, match='did you mean'):
+        build_run('pppo', small=True, steps=1, out=tmp_path)
+    with pytest.raises(ValueError, match='has no full-scale file, and does not carry over'):
+        launch_plan('dph_js', out=tmp_path)
+
+
 def test_what_goes_on_must_be_the_same_run(tmp_path):
     how = dict(small=True, out=tmp_path, prompts=4, group=8, minibatch=None, rows=8)
     build_run('grpo', steps=1, **how)

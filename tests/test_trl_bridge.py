@@ -6,6 +6,7 @@ import pytest
 import torch
 
 pytest.importorskip('trl')
+import trl
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from rl4llm import Policy, recipe, task, use
@@ -15,6 +16,7 @@ from rl4llm.core.signals import add_signals, live_names
 from rl4llm.scaling.trl_bridge import (
     not_carried,
     read_memory,
+    recipe_trainer,
     remembering,
     trl_arguments,
     trl_trainer,
@@ -289,19 +291,21 @@ def test_numbers_that_do_not_fit_are_named(tmp_path):
     with pytest.raises(ValueError, match='draws 256 rows and updates on 64'):
         trl_arguments('grpo_clip_higher', rows=48)
     base = Policy.load('tiny')
+    how = dict(use_cpu=True, bf16=False)
+    args = trl.GRPOConfig(
+        output_dir=str(tmp_path), num_generations=8, per_device_train_batch_size=8,
+        steps_per_generation=4, gradient_accumulation_steps=8, **how,
+    )  # fmt: skip
     with pytest.raises(ValueError, match='whole number of updates'):
-        trl_trainer(
-            recipe('grpo', prompts=4, group=8),
-            base.model,
-            dataset(base, 4),
-            folder=tmp_path,
-            steps=1,
-            rows=8,
-            gradient_accumulation_steps=8,
-            use_cpu=True,
-            bf16=False,
-            processing_class=base.tokenizer,
-        )
+        recipe_trainer()(
+            base.model, recipe('grpo', prompts=4, group=8), args=args,
+            train_dataset=dataset(base, 4), processing_class=base.tokenizer,
+        )  # fmt: skip
+    for name in ('gradient_accumulation_steps', 'generation_batch_size', 'steps_per_generation',
+                 'per_device_train_batch_size'):  # fmt: skip
+        with pytest.raises(ValueError, match=f'{name} would do nothing'):
+            trl_trainer('grpo', base.model, dataset(base, 4), folder=tmp_path, steps=1, **how,
+                        **{name: 8})  # fmt: skip
 
 
 def own_advantage(rewards, group):

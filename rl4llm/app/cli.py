@@ -137,7 +137,7 @@ def train_command(
     from rl4llm.training.loop import train
     using = apply_settings()
     asked = parse_changes(changes or [])
-    _check_no_option(asked)
+    _check_no_option(asked, 'train')
     made = recipe(recipe_name, **asked)
     problem = as_task(task_name)
     seed = using.seed if seed is None else seed
@@ -151,24 +151,29 @@ def train_command(
         typer.echo(_evaluation_line(evaluation))
 
 
-def _check_no_option(asked: dict) -> None:
-    "Raises ValueError for a change of what is rather an option of `train` than a field."
+def _check_no_option(asked: dict, words: str, cutoff: float = 0.6) -> None:
+    """Raises ValueError for a change of what is rather an option of the command than a field.
+
+    words: the command. cutoff: how alike the names must be, 1 for the same.
+    """
     from rl4llm.core.registry import LOOP_FIELDS, STAGE_FIELDS
     from rl4llm.core.settings_file import close_names
-    options = _options_of('train') - {'set', 'help'}
+    options = _options_of(words) - {'set', 'help'}
     fields = {*STAGE_FIELDS, *LOOP_FIELDS}
     for key in asked:
-        nearest = close_names(key, [*fields, *options], n=1, cutoff=0.6)
+        nearest = close_names(key.replace('_', '-'), [*fields, *options], n=1, cutoff=cutoff)
         if nearest and nearest[0] in options:
             option = f'--{nearest[0]} {asked[key]}'
             raise ValueError(f"--set {key}: a recipe has no field {key!r}; did you mean the "
                              f"option {option}?")
 
 
-def _options_of(command: str) -> set[str]:
+def _options_of(words: str) -> set[str]:
     "The long options of a command, without their dashes."
-    options = typer.main.get_command(app).commands[command].params
-    names = [name for option in options for name in option.opts]
+    command = typer.main.get_command(app)
+    for word in words.split():
+        command = command.commands[word]
+    names = [name for option in command.params for name in option.opts]
     return {name.removeprefix('--') for name in names if name.startswith('--')}
 
 
@@ -405,18 +410,31 @@ scale = typer.Typer(no_args_is_help=True, rich_markup_mode='markdown',
 app.add_typer(scale, name='scale')
 
 _Config = Annotated[str, typer.Argument(
-    metavar='CONFIG', help='A full-scale file that is shipped, e.g. grpo, or a path of yours.')]
+    metavar='CONFIG', help='A full-scale file that is shipped, e.g. grpo, or a path of yours; '
+                           'with --small any recipe that carries over.')]
 _Small = Annotated[bool, typer.Option(
     '--small', help="The recipe's small numbers on the embedded model: a trial of the way.")]
 _Data = Annotated[Optional[str], typer.Option(
-    help='A file (jsonl, json, csv, parquet), a data set of `rl4llm.scaling.datasets`, or a task.')]
+    help='A file (jsonl, json, csv, parquet) or a data set of `rl4llm.scaling.datasets`.')]
+_Task = Annotated[Optional[str], typer.Option(
+    '--task', help='A task in the place of data: countdown, modular or sat, with an optional '
+                   'level.')]
+_Question = Annotated[Optional[str], typer.Option(help='Field of your file with the question.')]
+_Answer = Annotated[Optional[str], typer.Option(help='Field of your file with the answer.')]
+_Model = Annotated[Optional[str], typer.Option(
+    help="A hub name or a folder; the file's own if left out.")]
+_Steps = Annotated[Optional[int], typer.Option(
+    help="Generations; as many as the file's epochs make if left out.")]
+_Rows = Annotated[Optional[int], typer.Option(
+    help="Rows of a micro-batch on a device, at most; the file's own if left out.")]
+_Processes = Annotated[Optional[int], typer.Option(
+    help='Devices that train; as many as the file says if left out.')]
 _Changes = Annotated[Optional[list[str]], typer.Option(
     '--set', help='Change a field of the recipe or an argument of TRL; repeat as needed.')]
 
 # %% ../../nbs/app/02_cli.ipynb #eb94d265
 @scale.command('check')
-def _scale_check(config: _Config, processes: Annotated[Optional[int], typer.Option(
-        help='Devices; as many as the file says if left out.')] = None):
+def _scale_check(config: _Config, processes: _Processes = None):
     """Where each number of a full-scale file goes, and what keeps it from running on TRL.
 
     Exit code 1 if something does.
@@ -439,23 +457,32 @@ def _scale_plan(
     config: _Config,
     *,
     gpu: Annotated[str, typer.Option(help='A GPU, e.g. A40, A100-80GB, H100.')] = 'A100-80GB',
-    gpus: Annotated[Optional[int], typer.Option(
-        help='How many train; a server of vLLM comes on top.')] = None,
+    processes: _Processes = None,
     price: Annotated[Optional[float], typer.Option(help='Of an hour of one GPU.')] = None,
     response_tokens: Annotated[Optional[int], typer.Option(
-        help='Mean length of a response; the longest if left out.')] = None,
-    steps: Annotated[Optional[int], typer.Option(
-        help="Generations; as many as the file's epochs make if left out.")] = None,
-    model: Annotated[Optional[str], typer.Option(help='Another model, or its folder.')] = None,
+        help='Mean length of a response; half of the longest if left out.')] = None,
+    problems: Annotated[Optional[int], typer.Option(
+        help="How many problems there are; those of the file's data set if left out.")] = None,
+    steps: _Steps = None,
+    model: _Model = None,
+    lora: Annotated[int, typer.Option(
+        help='Rank of adapters; 0 to train all weights.')] = 0,
+    changes: Annotated[Optional[list[str]], typer.Option(
+        '--set', help='Change a value of the file; repeat as needed.')] = None,
 ):
     """Memory on each GPU by component, tokens, hours and cost of a full-scale run.
 
-    Example: rl4llm scale plan open_rs --gpu A40 --gpus 4 --response-tokens 1800
+    A server of vLLM has GPUs on top of those that train.
+
+    Example: rl4llm scale plan open_rs --gpu A40 --processes 4 --response-tokens 1800
     """
     from rl4llm.scaling.planning import plan, plan_text
-    more = {} if model is None else dict(model=model)
-    typer.echo(plan_text(plan(config, gpu=gpu, gpus=gpus, price=price, steps=steps,
-                              response_tokens=response_tokens, **more)))
+    asked = parse_changes(changes or [])
+    _check_no_option(asked, 'scale plan', cutoff=1)
+    given = dict(gpu=gpu, gpus=processes, price=price, steps=steps, problems=problems,
+                 response_tokens=response_tokens, lora=lora)
+    own = {} if model is None else dict(model=model)
+    typer.echo(plan_text(plan(config, **{**given, **own, **asked})))
 
 # %% ../../nbs/app/02_cli.ipynb #a1bc07d3
 @scale.command('run')
@@ -463,14 +490,12 @@ def _scale_run(
     config: _Config,
     *,
     data: _Data = None,
-    question: Annotated[Optional[str], typer.Option(
-        help='Field of your file with the question.')] = None,
-    answer: Annotated[Optional[str], typer.Option(
-        help='Field of your file with the answer.')] = None,
-    model: Annotated[Optional[str], typer.Option(
-        help="A hub name or a folder; the file's own if left out.")] = None,
-    steps: Annotated[Optional[int], typer.Option(
-        help="Generations; as many as the file's epochs make if left out.")] = None,
+    task_name: _Task = None,
+    question: _Question = None,
+    answer: _Answer = None,
+    model: _Model = None,
+    steps: _Steps = None,
+    rows: _Rows = None,
     out: _Out = None,
     small: _Small = False,
     seed: Seed = None,
@@ -482,47 +507,73 @@ def _scale_run(
     """
     from rl4llm.core.settings_file import settings
     from rl4llm.scaling.launching import data_from, scale_run
+    asked = parse_changes(changes or [])
+    _check_no_option(asked, 'scale run', cutoff=1)
     using = settings()
     folder = out or using.runs / 'scale' / Path(config).stem
-    problems = data_from(data, question=question, answer=answer)
+    problems = data_from(_data_or_task(data, task_name), question=question, answer=answer)
     trainer = scale_run(config, problems, out=folder, model=model, steps=steps, small=small,
-                        seed=using.seed if seed is None else seed, **parse_changes(changes or []))
+                        rows=rows, seed=using.seed if seed is None else seed, **asked)
     if trainer.is_world_process_zero():
         typer.echo(f'{trainer.state.global_step} updates; the model is in {folder}/model, the '
                    f'metrics in {folder}/metrics.jsonl')
 
+
+def _data_or_task(data: Optional[str], task_name: Optional[str]) -> Optional[str]:
+    "What a run takes its problems from. Raises ValueError for both words."
+    if data is not None and task_name is not None:
+        raise ValueError(f"--data {data} and --task {task_name}: a run has one of them.")
+    return task_name if data is None else data
+
 # %% ../../nbs/app/02_cli.ipynb #ba744afb
-@scale.command('launch', context_settings=dict(ignore_unknown_options=True,
-                                               allow_extra_args=True))
+@scale.command('launch')
 def _scale_launch(
-    context: typer.Context,
     config: _Config,
     *,
-    out: _Out = None,
-    processes: Annotated[Optional[int], typer.Option(
-        help='Devices; as many as the file says if left out.')] = None,
-    model: Annotated[Optional[str], typer.Option(
-        help="A hub name or a folder; the file's own if left out.")] = None,
-    spread: Annotated[Optional[str], typer.Option(
+    processes: _Processes = None,
+    distributed_type: Annotated[Optional[str], typer.Option(
         help="MULTI_GPU, FSDP, DEEPSPEED or NO; the file's own if left out.")] = None,
+    data: _Data = None,
+    task_name: _Task = None,
+    question: _Question = None,
+    answer: _Answer = None,
+    model: _Model = None,
+    steps: _Steps = None,
+    rows: _Rows = None,
+    out: _Out = None,
     small: _Small = False,
+    seed: Seed = None,
+    changes: _Changes = None,
     only_print: Annotated[bool, typer.Option(
         '--print', help='Write the files and print the line, but do not run it.')] = False,
 ):
     """Run on several devices: writes the file for `accelerate`, prints the line, runs it.
 
-    Further options are those of `rl4llm scale run`.
-
     Example: rl4llm scale launch grpo --small --processes 2 --steps 5
     """
     from rl4llm.core.settings_file import settings
     from rl4llm.scaling.launching import launch, launch_plan, write_files
+    _check_no_option(parse_changes(changes or []), 'scale launch', cutoff=1)
+    _data_or_task(data, task_name)
     folder = out or settings().runs / 'scale' / Path(config).stem
-    made = launch_plan(config, out=folder, processes=processes, spread=spread, model=model,
-                       small=small, words=tuple(context.args))
+    given = dict(data=data, task=task_name, question=question, answer=answer, steps=steps,
+                 rows=rows, seed=seed)
+    words = _typed(given, changes or [])
+    made = launch_plan(config, out=folder, processes=processes, model=model, small=small,
+                       distributed_type=distributed_type, words=words)
     write_files(made)
     typer.echo(str(made))
     if not only_print: raise typer.Exit(launch(made))
+
+
+def _typed(options: dict, changes: list[str]) -> tuple[str, ...]:
+    "Options with a value, and changes, as the words of a command."
+    words = []
+    for name, value in options.items():
+        words += [] if value is None else [f'--{name}', str(value)]
+    for pair in changes:
+        words += ['--set', pair]
+    return tuple(words)
 
 # %% ../../nbs/app/02_cli.ipynb #a57f8c9f
 @app.command('recipes')

@@ -9,12 +9,17 @@ from . import staleness as staleness
 from . import streaming as streaming
 from . import swarm as swarm
 from . import trl_bridge as trl_bridge
+from .config_files import ADDED_STAGES as ADDED_STAGES
+from .config_files import AVERAGES as AVERAGES
 from .config_files import FullScale as FullScale
 from .config_files import HYPERPARAMETERS as HYPERPARAMETERS
 from .config_files import LAUNCH as LAUNCH
 from .config_files import PLAIN as PLAIN
+from .config_files import RECIPE_FIELDS as RECIPE_FIELDS
 from .config_files import SINGLE as SINGLE
+from .config_files import STAGE_KNOBS as STAGE_KNOBS
 from .config_files import Sourced as Sourced
+from .config_files import averages_itself as averages_itself
 from .config_files import check_batch as check_batch
 from .config_files import check_fields as check_fields
 from .config_files import check_recipe as check_recipe
@@ -23,6 +28,8 @@ from .config_files import config_names as config_names
 from .config_files import config_path as config_path
 from .config_files import config_rows as config_rows
 from .config_files import configs as configs
+from .config_files import full_recipe as full_recipe
+from .config_files import knob_of as knob_of
 from .config_files import load_config as load_config
 from .config_files import merge_configs as merge_configs
 from .config_files import owner_of as owner_of
@@ -30,6 +37,7 @@ from .config_files import parse_config as parse_config
 from .config_files import parse_section as parse_section
 from .config_files import parse_sourced as parse_sourced
 from .config_files import read_config as read_config
+from .config_files import steps_of as steps_of
 from .config_files import value_of as value_of
 from .config_files import whose_numbers as whose_numbers
 from .cost_model import KNOWN_MACHINES as KNOWN_MACHINES
@@ -76,6 +84,7 @@ from .datasets import DATASETS as DATASETS
 from .datasets import DataSource as DataSource
 from .datasets import datasets_named as datasets_named
 from .datasets import load_problems as load_problems
+from .datasets import problems_named as problems_named
 from .launching import Launch as Launch
 from .launching import accelerate_config as accelerate_config
 from .launching import build_run as build_run
@@ -83,7 +92,6 @@ from .launching import check_config as check_config
 from .launching import check_folder as check_folder
 from .launching import config_problems as config_problems
 from .launching import data_from as data_from
-from .launching import full_recipe as full_recipe
 from .launching import laid_out as laid_out
 from .launching import launch as launch
 from .launching import launch_arguments as launch_arguments

@@ -11,7 +11,6 @@ import html
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -23,11 +22,15 @@ from pathlib import Path
 import pandas as pd
 
 # %% ../../nbs/scaling/04_planning.ipynb #98ac0c32
+from ..core.pipeline import build_stages
 from ..core.settings_file import nearest
-from .config_files import HYPERPARAMETERS, LAUNCH, load_config, parse_sourced
+from ..core.signals import needs_reference
+from .config_files import (
+    HYPERPARAMETERS, LAUNCH, RECIPE_FIELDS, full_recipe, load_config, parse_sourced, steps_of)
 from .cost_model import (
     MachineRate, ModelShape, StepWork, forward_flops, kv_bytes, model_shape, parameter_count,
     product_sizes, response_counts, roofline_seconds, uniform_work, weight_bytes)
+from .datasets import problems_named
 from ..studies.definition_files import read_fields
 
 # %% ../../nbs/scaling/04_planning.ipynb #cb0654d7
@@ -79,8 +82,8 @@ def _gpu(gpu) -> MachineRate:
 _DEFAULTS = dict(
     num_processes=1, mixed_precision='no', gradient_checkpointing=True,
     per_device_train_batch_size=8, use_vllm=False, vllm_mode='colocate',
-    vllm_gpu_memory_utilization=0.3, num_generations=8, num_iterations=1,
-    max_completion_length=512, beta=0.0, epochs=3)
+    vllm_gpu_memory_utilization=0.3)
+_RESPONSE_TOKENS = 512     # longest response, where neither configuration nor recipe has one
 _STAGES = dict(NO=0, MULTI_GPU=0, FSDP=3, DEEPSPEED=3)   # of ZeRO, as the launcher writes it
 _MEAN_SHARE = 0.5          # mean length as a share of the longest, where nobody says it
 _PROMPT_TOKENS = 512       # longest prompt, where the configuration has none
@@ -121,11 +124,15 @@ class _Setting:
     overhead: float
 
 # %% ../../nbs/scaling/04_planning.ipynb #eba24da5
+_OF_RECIPE = {field: key for key, field in RECIPE_FIELDS.items()}
+
+
 def _changed(config, changes: dict):
     "A configuration with some of its values replaced. Raises ValueError for a wrong one."
     sections = dict(hyperparameters=dict(config.hyperparameters), launch=dict(config.launch))
     model = config.model
-    for key, value in changes.items():
+    for name, value in changes.items():
+        key = name if name in HYPERPARAMETERS else _OF_RECIPE.get(name, name)
         if key == 'model':
             model = parse_sourced(dict(value=value, source='ours'), str, 'model')
             continue
@@ -151,24 +158,28 @@ def _positive(name: str, value, *, whole: bool = True, zero: bool = False):
 def _numbers(config) -> dict:
     "The values of a configuration that count here, with defaults; checked to be positive."
     found = {}
-    for key in (*_DEFAULTS, 'distributed_type', 'prompts_per_step', 'minibatch_prompts'):
+    for key in (*_DEFAULTS, *RECIPE_FIELDS, 'distributed_type', 'minibatch_prompts', 'epochs'):
         value = config[key]
         found[key] = _DEFAULTS.get(key) if value is None else value
-    if found['distributed_type'] is None:
-        found['distributed_type'] = 'NO' if found['num_processes'] == 1 else 'MULTI_GPU'
-    own = found['num_processes'] * found['per_device_train_batch_size']
-    smallest = math.ceil(own / found['num_generations'])
-    either = found['minibatch_prompts'] or found['prompts_per_step'] or smallest
-    found['minibatch_prompts'] = either
-    found['prompts_per_step'] = found['prompts_per_step'] or either
-    found['prompt_most'] = config['max_prompt_length'] or _PROMPT_TOKENS
-    for key, value in found.items():
         if isinstance(value, int) and not isinstance(value, bool):
             _positive(key, value)
-    return found
+    if found['distributed_type'] is None:
+        found['distributed_type'] = 'NO' if found['num_processes'] == 1 else 'MULTI_GPU'
+    found['prompt_most'] = config['max_prompt_length'] or _PROMPT_TOKENS
+    _positive('max_prompt_length', found['prompt_most'])
+    return found | _of_recipe(full_recipe(config))
 
 
-_FIELDS = dict(
+def _of_recipe(made) -> dict:
+    "What a plan asks of the recipe, under the names of a configuration, and its reference."
+    found = {key: getattr(made, field) for key, field in RECIPE_FIELDS.items()}
+    rows = made.prompts * made.group
+    found['minibatch_prompts'] = min(made.minibatch or rows, rows) // made.group
+    found['max_completion_length'] = made.max_new_tokens or _RESPONSE_TOKENS
+    return found | dict(reference=needs_reference(build_stages(made).needs))
+
+
+_LAYOUT = dict(
     rows='per_device_train_batch_size', checkpointing='gradient_checkpointing',
     prompts='prompts_per_step', group='num_generations', iterations='num_iterations')
 
@@ -184,7 +195,7 @@ def _layout(values: dict, gpus: int | None, zero: int | None) -> dict:
     together = gpus * values['per_device_train_batch_size']
     mixed = values['mixed_precision'] != 'no'
     updates = math.ceil(values['prompts_per_step'] / values['minibatch_prompts'])
-    own = {field: values[key] for field, key in _FIELDS.items()}
+    own = {field: values[key] for field, key in _LAYOUT.items()}
     own |= dict(updates=updates, accumulation=math.ceil(update / together))
     is_deepspeed = kind == 'DEEPSPEED' and mixed
     return dict(own, gpus=gpus, zero=zero if gpus > 1 else 0, size=2 if mixed else 4,
@@ -276,10 +287,14 @@ def _logits(s: _Setting) -> float:
 _MOMENTS = ('generation', 'loss', 'backward', 'optimiser')
 
 
+def _generating(s: _Setting) -> int:
+    "GPUs that generate."
+    return s.server_gpus if s.vllm == 'server' else s.gpus
+
+
 def _generation_rows(s: _Setting) -> int:
     "Rows that one GPU generates at once, where memory is no limit."
-    generating = s.server_gpus if s.vllm == 'server' else s.gpus
-    return math.ceil(min(s.prompts * s.group, s.rows_at_once or math.inf) / generating)
+    return math.ceil(min(s.prompts * s.group, s.rows_at_once or math.inf) / _generating(s))
 
 
 def _kv_cache(s: _Setting) -> float:
@@ -340,11 +355,6 @@ def _flops(s: _Setting) -> dict[str, float]:
     return {'generate': forward_flops(s.shape, work), **scored}
 
 # %% ../../nbs/scaling/04_planning.ipynb #d96c7144
-def _generating(s: _Setting) -> int:
-    "GPUs that generate."
-    return s.server_gpus if s.vllm == 'server' else s.gpus
-
-
 def _room(s: _Setting, gpu: MachineRate, parallel: int) -> float:
     "Bytes for keys and values beside the weights on so many GPUs; may be negative."
     share = 1. if s.vllm == 'no' else s.vllm_share
@@ -384,12 +394,15 @@ def _decode_seconds(s: _Setting, gpu: MachineRate) -> float:
     return roofline_seconds(flops / parallel, moved / parallel, gpu)[0]
 
 
+_ADAMW_BYTES = 28          # a parameter: weight, gradient, two moments read; all but one written
+
+
 def _floor_seconds(s: _Setting, gpu: MachineRate) -> dict[str, float]:
     "Least seconds of each phase of a step on these GPUs."
     flops = _flops(s)
     seconds = {phase: n / (s.gpus * gpu.flops) for phase, n in flops.items()}
     seconds['generate'] = _decode_seconds(s, gpu)
-    update = 28 * _trained(s) / (s.gpus if s.zero >= 1 else 1) / gpu.bandwidth
+    update = _ADAMW_BYTES * _trained(s) / (s.gpus if s.zero >= 1 else 1) / gpu.bandwidth
     return {**seconds, 'optimiser': s.updates * s.iterations * update}
 
 # %% ../../nbs/scaling/04_planning.ipynb #62e2cc8c
@@ -462,26 +475,26 @@ def _peak(s: _Setting, gpu: MachineRate) -> float:
 
 
 def _remedies(s: _Setting) -> dict[str, _Setting]:
-    "Settings that differ in one knob and take less memory, by what to write."
+    "Settings that differ in one knob and take less memory, by what to type."
     found = {}
     if not s.checkpointing:
-        found['gradient_checkpointing: true'] = replace(s, checkpointing=True)
+        found['--set gradient_checkpointing=true'] = replace(s, checkpointing=True)
     rows = s.rows // 2
     while rows:
         accumulation = math.ceil(s.accumulation * s.rows / rows)
         fewer = replace(s, rows=rows, accumulation=accumulation)
-        found[f'per_device_train_batch_size: {rows}'] = fewer
+        found[f'--set per_device_train_batch_size={rows}'] = fewer
         rows //= 2
     if s.zero < 3 and s.gpus > 1:
-        found['distributed_type: FSDP'] = replace(s, zero=3, deepspeed=False)
+        found['--set distributed_type=FSDP'] = replace(s, zero=3, deepspeed=False)
     if s.zero:
-        found['twice the GPUs'] = replace(s, gpus=2 * s.gpus)
+        found[f'--processes {2 * s.gpus}'] = replace(s, gpus=2 * s.gpus)
     if s.vllm == 'colocate' and s.vllm_share > 0.2:
-        found['vllm_gpu_memory_utilization: 0.2'] = replace(s, vllm_share=0.2)
+        found['--set vllm_gpu_memory_utilization=0.2'] = replace(s, vllm_share=0.2)
     if s.vllm == 'no':
-        found['use_vllm: true, on GPUs of its own'] = replace(s, vllm='server')
+        found['--set use_vllm=true --set vllm_mode=server'] = replace(s, vllm='server')
     if not s.lora:
-        found['LoRA (lora=16)'] = replace(s, lora=16)
+        found['--lora 16'] = replace(s, lora=16)
     return found
 
 
@@ -500,7 +513,7 @@ def _fit_warning(s: _Setting, gpu: MachineRate) -> str | None:
 def _help(s: _Setting, gpu: MachineRate) -> str:
     "The single changes that make a setting fit, in words."
     helps = [name for name, other in _remedies(s).items() if _peak(other, gpu) <= gpu.memory]
-    rows = [name for name in helps if name.startswith('per_device')]
+    rows = [name for name in helps if 'per_device' in name]
     helps = [name for name in helps if name not in rows[1:]]
     if helps: return f"one of these alone would do: {'; '.join(helps)}"
     tried = ', '.join(_remedies(s))
@@ -561,7 +574,7 @@ def _lora_warning(s: _Setting, gpu: MachineRate) -> str | None:
     if s.lora or gpu.memory is None or states(s) <= gpu.memory / 2: return None
     lora = states(replace(s, lora=16))
     return (f'Weights, gradients, optimiser and reference take {_gb(states(s))} of a GPU; with '
-            f'LoRA of rank 16 (lora=16) they would take {_gb(lora)}.')
+            f'LoRA of rank 16 (--lora 16) they would take {_gb(lora)}.')
 
 
 def _precision_warning(values: dict, gpu: MachineRate) -> str | None:
@@ -579,13 +592,12 @@ def _warnings(values: dict, s: _Setting, gpu: MachineRate, context: int | None) 
     return tuple(filter(None, [*found, _precision_warning(values, gpu)]))
 
 
-def _steps(config, prompts: int, epochs: int, problems: int | None) -> int | None:
-    "Steps of the run: whole batches in the problems, times epochs; None if it is not known."
-    if problems is None:
-        said = re.search(r', (\d+) problems', config['dataset'] or '')
-        if said is None: return None
-        problems = int(said[1])
-    return max(1, _positive('problems', problems) // prompts) * epochs
+def _steps(config, prompts: int, problems: int | None) -> int | None:
+    "Steps of the run; None if nobody knows the number of problems."
+    if problems is not None:
+        _positive('problems', problems)
+    known = problems or problems_named(config['dataset'])
+    return known and steps_of(config, known, prompts)
 
 # %% ../../nbs/scaling/04_planning.ipynb #3acd2929
 def _lengths(values: dict, prompt_tokens, response_tokens) -> tuple[dict, list[str]]:
@@ -676,11 +688,13 @@ def plan(config, *, gpu='A100-80GB', gpus: int | None = None, price: float | Non
     engine = _engine(values, server_gpus, tensor_parallel, rows_at_once)
     lora = _positive('lora', lora, zero=True)
     overhead = _positive('overhead', overhead, whole=False, zero=True)
-    s = _Setting(shape=model_shape(known), reference=values['beta'] > 0, lora=lora,
+    s = _Setting(shape=model_shape(known), reference=values['reference'], lora=lora,
                  overhead=overhead, **engine, **_layout(values, gpus, zero), **lengths)
     machine = _gpu(gpu)
     if steps is None:
-        steps = _steps(config, s.prompts, values['epochs'], problems)
+        steps = _steps(config, s.prompts, problems)
+        if steps and config['epochs'] is None:
+            assumed.append('the run makes one pass over its problems')
     context = known.get('max_position_embeddings')
     says = _warnings(values, s, machine, context)
     found = dict(name=config.name, model=config['model'], assumed=tuple(assumed), warnings=says)
@@ -734,7 +748,7 @@ def _memory_said(plan: Plan) -> str:
 def _run_said(plan: Plan) -> str:
     "The run in words; its range is that of the shares that published runs reached."
     if plan.steps is None:
-        return 'The run: its steps are not known; say problems= or steps=.'
+        return 'The run: its steps are not known; say --problems or --steps.'
     hours = plan.steps * plan.step_seconds / 3600
     floor = sum(plan.seconds[phase] * plan.share[_kind(phase)] for phase in plan.seconds)
     slow, fast = [plan.steps * floor / share / 3600 for share in SEEN]

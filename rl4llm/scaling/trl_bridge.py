@@ -573,15 +573,17 @@ _DECIDED = dict(
     beta='regularisers', epsilon='objective', epsilon_high='objective', delta='objective',
     loss_type='aggregate', scale_rewards='advantage', num_iterations='epochs',
     num_generations='group', importance_sampling_level='objective', top_entropy_quantile='select',
-    mask_truncated_completions='select', steps_per_generation='prompts and minibatch')
+    mask_truncated_completions='select', steps_per_generation='prompts and minibatch',
+    generation_batch_size='prompts and group', gradient_accumulation_steps='minibatch or rows',
+    per_device_train_batch_size='rows')
 
 
 def _check_decided(arguments: dict) -> None:
-    "Raises ValueError for an argument of TRL's loss, which is not used here."
+    "Raises ValueError for an argument that follows from the recipe, or is not used here."
     for name in arguments:
         if name in _DECIDED:
-            raise ValueError(f"{name} would do nothing: the recipe decides it. Set its "
-                             f"{_DECIDED[name]} instead.")
+            raise ValueError(f"{name} would do nothing: it follows from the recipe and from rows. "
+                             f"Set {_DECIDED[name]} instead.")
 
 
 def trl_trainer(recipe, model, data, *, folder, steps: int, rows: int = 16, processes: int = 1,
