@@ -208,6 +208,7 @@ PAPER_KNOBS = [  # stage, what is given in any case, and values of the papers fo
     ('gmpo', {}, dict(low=0.4, high=0.4)),
     ('truncated_is', {}, dict(cap=2.0, low=0.2, high=0.2)),
     ('decoupled_ppo', {}, dict(low=0.2, high=0.2)),
+    ('banded_ppo', {}, dict(low=0.2, high=0.2)),
     ('behaviour_clip', {}, dict(low=0.2, high=0.2)),
     ('off_policy_mask', {}, dict(delta=0.5, low=0.2, high=0.2)),
     ('clip_cov', dict(fraction=1.0), dict(lower=1.0, upper=5.0, low=0.2, high=0.2)),

@@ -326,6 +326,8 @@ def test_the_top_offers_a_short_list():
         ('core', 'doctor', 'app'),
         ('advantages', 'keep_all', 'selection'),
         ('objectives', 'reset_reference', 'references'),
+        ('scaling', 'banded_ppo', 'objectives'),
+        ('scaling', 'engine_sample', 'samplers'),
     ],
 )
 def test_a_moved_name_answers_with_its_new_place(old, name, new):

@@ -105,6 +105,13 @@ def test_most_cells_show_something(path):
     )
 
 
+@every_notebook
+def test_no_cell_is_empty(path):
+    cells = json.loads(path.read_text())['cells']
+    empty = [i for i, cell in enumerate(cells) if not ''.join(cell['source']).strip()]
+    assert not empty, f'cells {empty} are empty'
+
+
 def test_most_cells_of_the_library_show_something():
     cells = [c for path in NOTEBOOKS for c in code_cells(path) if shown(c)]
     assert sum(bool(c.outputs) for c in cells) >= 0.7 * len(cells)

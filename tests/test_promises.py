@@ -160,6 +160,10 @@ BROKEN = {
     },
     'logged_sample': {'fewer than one batch': made_with(batches=0)},
     'stale_sample': {'a negative lag': made_with(lag=-1)},
+    'engine_sample': {
+        'a negative lag': made_with(lag=-1),
+        'a name that is no real type of torch': made_with(dtype='int8'),
+    },
     'rehearse_solved': {
         '`tries` below 1': made_with(tries=0),
         '`solved` outside (0, 1]': made_with(solved=0.0),
@@ -224,6 +228,10 @@ BROKEN = {
     },
     'ppo_preclip': {'limits that do not include 1': knobs(floor=2.0)},
     'truncated_is': {'as `behaviour_weight`': knobs(level='x')},
+    'banded_ppo': {
+        'an empty band': knobs(band=(2.0, 1.0)),
+        'an unknown level': knobs(level='x'),
+    },
     'adaptive_entropy_bonus': {
         'as `entropy_bonus`': lambda info: fn_of(info)(
             batch()[0][:, :-1], MASK, **signals(info, torch.float64)

@@ -4,7 +4,7 @@ from functools import partial
 import pytest, torch
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import recipe, use
-from rl4llm.objectives.off_policy import truncated_is
+from rl4llm.objectives.off_policy import banded_ppo, truncated_is
 from rl4llm.objectives.surrogates import ppo_clip
 from rl4llm.oracle.estimators import score_loss
 from rl4llm.oracle.tabular import (
@@ -14,15 +14,13 @@ from rl4llm.oracle.tabular import (
     sequence_logps,
     token_logps,
 )
+from rl4llm.samplers.stale_samples import engine_sample, round_weights
 from rl4llm.scaling.staleness import (
     CORRECTIONS,
     ascent_path,
-    banded_ppo,
-    engine_sample,
     gradient_of_lagged,
     mismatch,
     noisy_reports,
-    round_weights,
 )
 from rl4llm.tasks import task
 from rl4llm.training.loop import train
@@ -183,6 +181,28 @@ def test_the_sampler_leaves_the_policy_alone_and_its_state_goes_on(tiny):
 def test_a_wrong_engine_is_refused(wrong):
     with pytest.raises(ValueError, match='wanted'):
         engine_sample(**wrong)
+
+
+def test_stages_are_on_the_shelf_and_the_old_module_still_has_them():
+    import rl4llm.scaling.staleness as old
+
+    assert old.banded_ppo is use('banded_ppo').info.fn is recipe('icepop').objective.info.fn
+    assert old.engine_sample is use('engine_sample').info.fn
+    assert old.round_weights is round_weights
+
+
+def test_an_engine_with_a_lag_draws_with_rounded_weights_of_the_past(tiny):
+    items = task('countdown', level='easy').sample(2, seed=0)
+    moved = tiny.clone()
+    with torch.no_grad():
+        for p in moved.model.parameters():
+            p.mul_(1.1)
+    sampler = engine_sample(lag=1)
+    sampler(tiny, items, 2, seed=0)
+    late = sampler(moved, items, 2, seed=1)
+    rounded = tiny.clone()
+    round_weights(rounded)
+    assert torch.equal(late.logp_behave, rounded.sample(items, 2, seed=1).logp_behave)
 
 
 def test_a_run_meets_the_mismatch(tiny):

@@ -9,6 +9,7 @@ from rl4llm.core.rollouts import rows_of
 from rl4llm.scaling.swarm import join_groups, messages_of, read_message, swarm_sharing, useful
 from rl4llm.tasks import task
 from rl4llm.training.loop import train
+from rl4llm.training.step_metrics import METRICS
 
 EASY = task('countdown', level='easy')
 SMALL = recipe('grpo', prompts=2, group=4, lr=3e-4)
@@ -43,7 +44,7 @@ def test_without_others_every_node_is_plain_training_bit_for_bit(base):
 
 
 def test_a_round_with_an_empty_pool_is_a_step_of_the_loop(base, monkeypatch):
-    "The step of a sharing node is written out in the module; without groups it is `train_step`."
+    "A sharing node puts groups between the halves of a step; without groups it is `train_step`."
     import rl4llm.scaling.swarm as module
 
     monkeypatch.setattr(module, 'useful', lambda rollouts: False)
@@ -54,6 +55,16 @@ def test_a_round_with_an_empty_pool_is_a_step_of_the_loop(base, monkeypatch):
     own = swarm.metrics.query('node == 1')
     assert own['reward'].tolist() == run.metrics['reward'].tolist()
     assert own['loss'].tolist() == run.metrics['loss'].tolist()
+    assert own['policy_entropy'].tolist() == run.metrics['policy_entropy'].tolist()
+
+
+def test_a_sharing_node_has_every_metric_of_the_loop(base):
+    swarm = swarm_sharing(base, EASY, SMALL, nodes=2, external=2, steps=1)
+    own = ['external', 'offered', 'unreadable', 'node']
+    assert set(swarm.metrics.columns) == {*METRICS, *own}
+    seconds = swarm.metrics[['seconds_sampling', 'seconds']]
+    assert (seconds['seconds_sampling'] > 0).all()
+    assert (seconds['seconds'] > seconds['seconds_sampling']).all()
 
 
 def test_groups_from_outside_change_what_is_learned_and_are_counted(base):

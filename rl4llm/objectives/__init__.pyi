@@ -46,6 +46,7 @@ from .mass_covering import replayed as replayed
 from .mass_covering import right_answers as right_answers
 from .off_policy import ACTIONS as ACTIONS
 from .off_policy import LEVELS as LEVELS
+from .off_policy import banded_ppo as banded_ppo
 from .off_policy import behaviour_clip as behaviour_clip
 from .off_policy import behaviour_weight as behaviour_weight
 from .off_policy import decoupled_ppo as decoupled_ppo

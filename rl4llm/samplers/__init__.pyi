@@ -3,4 +3,6 @@ from . import broad_rollouts as broad_rollouts
 from . import stale_samples as stale_samples
 from .broad_rollouts import mass_balance as mass_balance
 from .broad_rollouts import mass_step as mass_step
+from .stale_samples import engine_sample as engine_sample
+from .stale_samples import round_weights as round_weights
 from .stale_samples import stale_sample as stale_sample

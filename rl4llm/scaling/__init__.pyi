@@ -112,12 +112,9 @@ from .planning import planned_gpu_hours as planned_gpu_hours
 from .planning import published_runs as published_runs
 from .staleness import CORRECTIONS as CORRECTIONS
 from .staleness import ascent_path as ascent_path
-from .staleness import banded_ppo as banded_ppo
-from .staleness import engine_sample as engine_sample
 from .staleness import gradient_of_lagged as gradient_of_lagged
 from .staleness import mismatch as mismatch
 from .staleness import noisy_reports as noisy_reports
-from .staleness import round_weights as round_weights
 from .streaming import Schedule as Schedule
 from .streaming import StreamTrace as StreamTrace
 from .streaming import TransferQueue as TransferQueue

@@ -18,7 +18,6 @@ from torch import Tensor
 # %% ../../nbs/scaling/09_swarm.ipynb #3cc81cb9
 from ..analysis.likelihood import written
 from ..core.numerics import fold
-from ..core.pipeline import advantages
 from ..core.policy import as_policy
 from ..core.registry import as_recipe
 from ..core.rollouts import concat_rollouts, group_range
@@ -26,9 +25,8 @@ from ..core.sampling import response_room
 from ..core.signals import scored
 from ..rewards.verifier import as_item
 from ..tasks.protocol import as_task, task_of
-from ..training.loop import (add_step_signals, add_verdicts, check_groups, collect, start,
-                                  take_snapshot, train_step, update, update_memory)
-from ..training.step_metrics import metrics_of
+from ..training.loop import (add_step_signals, add_verdicts, draw_step, learn_step, start,
+                                  train_step)
 
 # %% ../../nbs/scaling/09_swarm.ipynb #67fb9b32
 def messages_of(rollouts, node: int) -> list[str]:
@@ -107,8 +105,8 @@ def _pool(state, letters: list[str]) -> tuple[list, int]:
     return [r for r in read if r is not None and useful(r)], read.count(None)
 
 
-def _learn(state, pool: list, external: int, limit: float) -> dict:
-    "One step on the node's own rows, which are drawn already, and on some of the pool."
+def _join_some(state, pool: list, external: int) -> int:
+    "Put some groups of the pool below the rows that the node has drawn; how many."
     stages = state.stages
     chosen = random.Random(int(fold(state.seed, state.step, 9))).sample(
         pool, min(external, len(pool)))
@@ -116,12 +114,7 @@ def _learn(state, pool: list, external: int, limit: float) -> dict:
     for group in chosen:
         rollouts = join_groups(rollouts, add_verdicts(group, stages.reward), state.policy.pad)
     state.rollouts = add_step_signals(state, rollouts, stages.needed_first)
-    adv = advantages(stages, state.rollouts, **state.world)
-    check_groups(state, state.rollouts, adv)
-    updates = update(state, state.rollouts, adv, limit)
-    row = metrics_of(state.rollouts, adv, updates, step=state.step, batch=state.batch)
-    update_memory(state, row)
-    return dict(row, external=len(chosen), offered=len(pool))
+    return len(chosen)
 
 # %% ../../nbs/scaling/09_swarm.ipynb #0f3355c0
 @dataclass(frozen=True)
@@ -195,14 +188,13 @@ def _round(states: list, external: int, limit: float) -> list[dict]:
 
 def _shared_round(states: list, external: int, limit: float) -> list[dict]:
     "All nodes draw and send; then each learns from its own rows and from what others sent."
-    letters = []
-    for node, state in enumerate(states):
-        take_snapshot(state)
-        state.rollouts = collect(state)
-        letters.append(messages_of(state.rollouts, node))
+    sampling = [draw_step(state) for state in states]
+    letters = [messages_of(state.rollouts, node) for node, state in enumerate(states)]
     rows = []
     for node, state in enumerate(states):
         others = [m for k, sent in enumerate(letters) if k != node for m in sent]
         pool, unreadable = _pool(state, others)
-        rows.append(dict(_learn(state, pool, external, limit), unreadable=unreadable))
+        chosen = _join_some(state, pool, external)
+        row = learn_step(state, limit, sampling=sampling[node])
+        rows.append(dict(row, external=chosen, offered=len(pool), unreadable=unreadable))
     return rows

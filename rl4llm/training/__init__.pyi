@@ -54,9 +54,11 @@ from .loop import check_weights as check_weights
 from .loop import collect as collect
 from .loop import divergence_error as divergence_error
 from .loop import draw_rollouts as draw_rollouts
+from .loop import draw_step as draw_step
 from .loop import finish as finish
 from .loop import how_to_go_on as how_to_go_on
 from .loop import last_checkpoint as last_checkpoint
+from .loop import learn_step as learn_step
 from .loop import length_limit as length_limit
 from .loop import microbatch_loss as microbatch_loss
 from .loop import needed_by_updates as needed_by_updates

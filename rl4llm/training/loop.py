@@ -7,8 +7,8 @@ __all__ = ['LARGEST_COPIED', 'TrainState', 'check_group_of_one', 'check_stages',
            'draw_rollouts', 'check_rewards', 'add_verdicts', 'add_step_signals', 'collect', 'TrainingDiverged',
            'last_checkpoint', 'roll_back', 'divergence_error', 'check_weights', 'take_snapshot', 'check_divergence',
            'microbatch_loss', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update', 'update_memory',
-           'rewards_by_problem', 'with_checkpoints', 'check_groups', 'train_step', 'all_steps', 'written_status',
-           'how_to_go_on', 'finish', 'check_steps', 'train']
+           'rewards_by_problem', 'with_checkpoints', 'check_groups', 'draw_step', 'learn_step', 'train_step',
+           'all_steps', 'written_status', 'how_to_go_on', 'finish', 'check_steps', 'train']
 
 # %% ../../nbs/training/06_loop.ipynb #5ce8dd4b
 import contextlib, math, sys, time, warnings
@@ -437,22 +437,39 @@ def check_groups(state: TrainState, rollouts, adv) -> None:
                      "several rows for a group, or another advantage.")
 
 # %% ../../nbs/training/06_loop.ipynb #044b714b
-def train_step(state: TrainState, limit: float) -> dict:
-    "One step: sample, score, weigh, update, remember. Returns its row of metrics."
+def draw_step(state: TrainState) -> float:
+    """The first half of a step: sample and score, into `state.rollouts`.
+
+    Returns the seconds that it took.
+    """
     began = time.perf_counter()
     take_snapshot(state)
-    rollouts = state.rollouts = collect(state)
-    sampled = time.perf_counter()
+    state.rollouts = collect(state)
+    return time.perf_counter() - began
+
+
+def learn_step(state: TrainState, limit: float, *, sampling: float) -> dict:
+    """The second half, on `state.rollouts`: weigh, update, remember. Returns the row of metrics.
+
+    sampling: the seconds that the first half took.
+    """
+    began = time.perf_counter()
+    rollouts = state.rollouts
     entropy = policy_entropy(state.policy, rollouts, state.recipe.micro)
     adv = advantages(state.stages, rollouts, **state.world)
     check_groups(state, rollouts, adv)
     updates = update(state, rollouts, adv, limit)
     row = metrics_of(rollouts, adv, updates, step=state.step, batch=state.batch)
-    ended = time.perf_counter()
-    row.update(policy_entropy=entropy, seconds=round(ended - began, 4),
-               seconds_sampling=round(sampled - began, 4))
+    seconds = sampling + time.perf_counter() - began
+    row.update(policy_entropy=entropy, seconds=round(seconds, 4),
+               seconds_sampling=round(sampling, 4))
     update_memory(state, row)
     return row
+
+
+def train_step(state: TrainState, limit: float) -> dict:
+    "One step: sample, score, weigh, update, remember. Returns its row of metrics."
+    return learn_step(state, limit, sampling=draw_step(state))
 
 # %% ../../nbs/training/06_loop.ipynb #13d3f303
 def all_steps(state: TrainState, limit: float) -> None:
