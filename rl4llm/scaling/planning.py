@@ -138,7 +138,7 @@ def _changed(config, changes: dict):
             continue
         section = 'hyperparameters' if key in HYPERPARAMETERS else 'launch'
         if key not in HYPERPARAMETERS and key not in LAUNCH:
-            known = ['model', *HYPERPARAMETERS, *LAUNCH]
+            known = ['model', *HYPERPARAMETERS, *LAUNCH, *_OF_RECIPE]
             raise ValueError(f"a plan has no {key!r}; {nearest(key, known, 'fields')}")
         kind = (HYPERPARAMETERS | LAUNCH)[key]
         sections[section][key] = parse_sourced(dict(value=value, source='ours'), kind, key)
