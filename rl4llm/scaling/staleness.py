@@ -20,7 +20,8 @@ from ..objectives.surrogates import ppo_clip
 from ..oracle.estimators import GradientCheck
 from ..oracle.tabular import (TokenTree, exact_gradient, sequence_logps, token_logps,
                                    token_scores)
-from ..samplers.stale_samples import engine_sample, round_weights
+from ..samplers.stale_samples import engine_sample as engine_sample
+from ..samplers.stale_samples import round_weights as round_weights
 
 # %% ../../nbs/scaling/06_staleness.ipynb #9ab0381d
 CORRECTIONS = {

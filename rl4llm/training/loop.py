@@ -449,7 +449,7 @@ def draw_step(state: TrainState) -> float:
 
 
 def learn_step(state: TrainState, limit: float, *, sampling: float) -> dict:
-    """The second half, on `state.rollouts`: weigh, update, remember. Returns the row of metrics.
+    """The second half, on `state.rollouts`: weigh, update, remember. Returns its metrics.
 
     sampling: the seconds that the first half took.
     """
