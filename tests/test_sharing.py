@@ -197,6 +197,22 @@ def test_the_interval_is_that_of_a_t_test():
     assert pass_interval(one, 1) == (0.5, 0.0, 1.0)
 
 
+@pytest.mark.parametrize(
+    'right, low, high',
+    [(16, 0.025 ** (1 / 12), 1.0), (0, 0.0, 1 - 0.025 ** (1 / 12)), (8, 0.368, 0.632)],
+)
+def test_problems_of_one_score_have_an_interval_too(right, low, high):
+    "Where all of 12 are solved the bound is the exact one of Clopper and Pearson, 0.735."
+    from scipy import stats
+
+    given = dict(num_samples=np.full(12, 16), num_correct=np.full(12, right))
+    evaluation = Evaluation(step=0, task='t', keys=tuple('abcdefghijkl'), **given)
+    assert np.allclose(pass_interval(evaluation, 1), [right / 16, low, high], atol=5e-4)
+    if right in (0, 16):
+        exact = stats.binomtest(12 * right // 16, 12).proportion_ci(0.95)
+        assert np.allclose(pass_interval(evaluation, 1)[1:], exact)
+
+
 def test_what_is_uploaded_loads_again_and_holds_no_pickle(run, hub, tmp_path):
     address = push_to_hub(run, 'me/model', token='secret', license_name='mit')
     assert address == 'https://huggingface.co/me/model' and hub.token == 'secret'

@@ -71,10 +71,11 @@ def moved(policy, scale=0.02):
     return policy
 
 
-def trained(made, folder, *, start, **more):
+def trained(made, folder, *, start, prepare=None, **more):
     """A trainer after one generation, its optimiser steps and the losses of their slices.
 
-    The reference is the shipped model, the policy `start`."""
+    The reference is the shipped model, the policy `start`. prepare: is given the trainer before
+    it trains."""
     base = Policy.load('tiny')
     keep = KeepSteps()
     how = dict(
@@ -96,6 +97,8 @@ def trained(made, folder, *, start, **more):
     trainer.remove_callback(PrinterCallback)
     trainer.model.load_state_dict(start.model.state_dict())
     losses = keep_losses(trainer)
+    if prepare is not None:
+        prepare(trainer)
     trainer.train()
     return trainer, keep.steps, losses
 
@@ -377,6 +380,154 @@ def test_redraws_that_would_do_nothing_are_refused(count, select, said, tmp_path
     made = recipe('grpo', prompts=4, group=8, select=select or 'drop_uniform_groups')
     with pytest.raises(ValueError, match=said):
         generations(made, tmp_path, 1, redraws=count)
+
+
+class KeepSlices:
+    "A trainer's `_compute_loss` that first compares the rows of each slice in training."
+
+    def __init__(self, trainer):
+        self.trainer, self.compute, self.shares = trainer, trainer._compute_loss, []
+
+    def __call__(self, model, inputs):
+        if model.training:
+            rows = self.trainer.generated.take(inputs['row']).rows
+            same = [
+                ids[seen.bool()].tolist() == tokens[mask].tolist()
+                for ids, seen, tokens, mask in zip(
+                    inputs['completion_ids'], inputs['completion_mask'], rows.tokens, rows.mask
+                )
+            ]
+            self.shares.append(sum(same) / len(same))
+        return self.compute(model, inputs)
+
+
+def evaluating(base, **more):
+    "Arguments of an evaluation after each update, so also between two of a generation."
+    return dict(eval_strategy='steps', eval_steps=1, eval_dataset=dataset(base, 4), **more)
+
+
+def six_tokens(prompts, trainer):
+    "Responses of six tokens, other ones each time: their length does not tell them apart."
+    base = Policy.load('tiny')
+    ids = [base.tokenizer(prompt)['input_ids'] for prompt in prompts]
+    said = torch.randint(3, 30, (len(prompts), 6)).tolist()
+    return dict(prompt_ids=ids, completion_ids=said, logprobs=[[-1.0] * 6 for _ in said])
+
+
+@pytest.mark.parametrize('is_one_length', [False, True])
+def test_an_evaluation_within_a_generation_leaves_its_rows(is_one_length, tmp_path):
+    made = recipe('grpo_clip_higher', prompts=4, group=8, minibatch=16, epochs=1, lr=3e-3)
+    base = Policy.load('tiny')
+    more = evaluating(base, per_device_eval_batch_size=32)
+    if is_one_length:
+        more['rollout_func'] = six_tokens
+    found = []
+
+    def watched(trainer):
+        found.append(KeepSlices(trainer))
+        trainer._compute_loss = found[0]
+
+    start = moved(base)
+    trainer, steps, _ = trained(made, tmp_path, start=start, prepare=watched, **more)
+    assert found[0].shares == [1.0] * 4
+    assert sum('eval_loss' in entry for entry in trainer.state.log_history) == 2
+    for number, (weights, gradient) in enumerate(steps):
+        rows = torch.cat([p['row'] for p in trainer._buffered_inputs[2 * number : 2 * number + 2]])
+        seen = dict(start=start, weights=weights, rows=rows)
+        _, wanted = expected(made, trainer.generated.rows, **seen)
+        if any(g.any() for g in wanted.values()) or not is_one_length:
+            assert gap(gradient, wanted) < FLOAT32
+
+
+def test_an_evaluation_is_not_remembered(tmp_path):
+    made = recipe('rank_shaping', prompts=4, group=8, minibatch=16, epochs=1, lr=3e-3)
+    more = evaluating(Policy.load('tiny'), per_device_eval_batch_size=8, num_generations_eval=4)
+    trainer, seen = generations(made, tmp_path, 2, **more)
+    assert seen[0][0] is seen[1][0] and seen[2][0] is seen[3][0] is trainer.drawn
+    assert trainer.evaluated[0].rows.group.tolist() == [0] * 4 + [1] * 4
+    stages = build_stages(made)
+    own = remembering(stages)
+    for rollouts, *state in seen[1::2]:
+        advantages(stages, rollouts, policy=None)
+        for stage in own.values():
+            stage.update(rollouts)
+        assert same_memory(state, pack_stages(own))
+
+
+@pytest.mark.parametrize('name', ['ppo', 'grpo_adaptive_entropy', 'grpo_adaptive_kl'])
+def test_what_a_stage_has_noted_is_the_same_after_an_evaluation(name, tmp_path):
+    made = recipe(name, prompts=4, group=8, minibatch=None, epochs=1, lr=3e-3)
+    trainer, _ = generations(made, tmp_path, 1, eval_dataset=dataset(Policy.load('tiny'), 2))
+    parts = remembering(trainer.stages)
+    before = {place: dict(vars(part)) for place, part in parts.items()}
+    assert parts and trainer.evaluate()['eval_loss'] is not None
+    for place, part in parts.items():
+        assert vars(part).keys() == before[place].keys()
+        assert all(value is before[place][name] for name, value in vars(part).items())
+
+
+class Engine:
+    "In place of vLLM: it draws as the policy does, and gives other log-probabilities."
+
+    def __init__(self, base):
+        self.base = base
+
+    def sync_weights(self):
+        pass
+
+    def generate(self, prompts, num_generations, **_):
+        decode = self.base.tokenizer.decode
+        first = prompts[::num_generations]
+        asked = [decode(ids, skip_special_tokens=True) for ids in first]
+        rows = self.base.sample(asked, num_generations, seed=0, max_new_tokens=24)
+        noise = 0.3 * torch.randn(rows.tokens.shape, generator=torch.manual_seed(0))
+        logp = rows.logp_behave + noise
+        said = [tokens[mask].tolist() for tokens, mask in zip(rows.tokens, rows.mask)]
+        told = [[[x] for x in row[mask].tolist()] for row, mask in zip(logp, rows.mask)]
+        return None, said, told, None
+
+
+def with_engine(base):
+    "What makes TRL take `Engine` for vLLM, with its correction of each token."
+
+    def prepare(trainer):
+        trainer.use_vllm = True
+        trainer._last_loaded_step = -1
+        trainer.vllm_generation = Engine(base)
+        trainer.vllm_importance_sampling_mode = 'token_truncate'
+        trainer.vllm_importance_sampling_clip_max = 100.0
+
+    return prepare
+
+
+@pytest.mark.parametrize('name', ['decoupled_ppo', 'truncated_is', 'stale_ppo', 'off_policy_mask'])
+def test_a_recipe_that_corrects_for_the_sampler_is_not_corrected_again(name, tmp_path):
+    "The loss is that of the pipeline, with the weight w of each token and not its square."
+    made = recipe(name, sampler='sample', prompts=4, group=8, minibatch=None, epochs=1, lr=1e-3)
+    assert not not_carried(made)
+    start = moved(Policy.load('tiny'))
+    trainer, steps, _ = trained(made, tmp_path, start=start, prepare=with_engine(start))
+    slices = trainer._buffered_inputs
+    assert len(slices) == 4 and 'importance_sampling_ratio' in slices[0]
+    rows = torch.cat([part['row'] for part in slices])
+    rollouts = trainer.generated.rows
+    _, wanted = expected(made, rollouts, start=start, weights=steps[0][0], rows=rows)
+    assert 0 < rollouts.rewards.mean() < 1 and gap(steps[0][1], wanted) < FLOAT32
+    assert (rollouts.logp_old - rollouts.logp_behave)[rollouts.mask].std() > 0.1
+
+
+def test_a_recipe_that_does_not_is_corrected_by_trl(tmp_path):
+    made = recipe('grpo', prompts=4, group=8, minibatch=None, epochs=1, lr=1e-3)
+    start = moved(Policy.load('tiny'))
+    trainer, steps, _ = trained(made, tmp_path, start=start, prepare=with_engine(start))
+    rows = torch.cat([part['row'] for part in trainer._buffered_inputs])
+    seen = dict(start=start, weights=steps[0][0], rows=rows)
+    rollouts = trainer.generated.rows
+    _, bare = expected(made, rollouts, **seen)
+    assert gap(steps[0][1], bare) > 1e-2
+    weight = (rollouts.logp_old - rollouts.logp_behave).exp()
+    _, wanted = expected(made, dataclasses.replace(rollouts, loss_weight=weight), **seen)
+    assert gap(steps[0][1], wanted) < FLOAT32
 
 
 TWO = textwrap.dedent('''

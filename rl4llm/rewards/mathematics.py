@@ -55,6 +55,7 @@ _WRAPPINGS = (('**', '**'), ('$$', '$$'), ('$', '$'), (r'\(', r'\)'), (r'\[', r'
 _THIN_SPACE = re.compile(r'(?<=\d)(?:\\,|\\ |[ \u00a0\u2009\u202f])(?=\d{3}(?![\d/]))')
 _FRACTION_SIGN = re.compile('[¼-¾⅐-⅞]')
 _MIXED = re.compile(r'([-+]?\d+)\s+(\d+)/(\d+)')
+_REPEATING = re.compile(r'(\d{0,40})\.(\d{0,40})\\(?:overline|bar|dot)\s?(?:\{(\d{1,40})\}|(\d))')
 _POWER_OF_TEN = re.compile(r'([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)')
 _WORDS = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z' -]*")
 
@@ -72,11 +73,19 @@ def _fraction(sign: re.Match) -> str:
     return ' ' + unicodedata.normalize('NFKC', sign[0]).replace('\u2044', '/')
 
 
+def _repeating(decimal: re.Match) -> str:
+    "A decimal whose last digits repeat, as a fraction."
+    whole, once, *ends = decimal.groups('')
+    again = ''.join(ends)
+    top = int(whole + once + again) - int(whole + once or 0)
+    return f"\\frac{{{top}}}{{{(10 ** len(again) - 1) * 10 ** len(once)}}}"
+
+
 def _formula(said: str) -> str:
     "What was stated, as one formula that math-verify reads as a whole; '' if it is none."
     text = _unwrapped(' '.join(said.split()))
     text = _FRACTION_SIGN.sub(_fraction, text).strip()
-    text = _THIN_SPACE.sub('', text)
+    text = _REPEATING.sub(_repeating, _THIN_SPACE.sub('', text))
     mixed = _MIXED.fullmatch(text)
     if mixed: return '{}\\frac{{{}}}{{{}}}'.format(*mixed.groups())
     power = _POWER_OF_TEN.fullmatch(text)
@@ -289,6 +298,8 @@ def readable_gold(answer, *, seconds: float = 5.) -> bool:
 # %% ../../nbs/rewards/02_mathematics.ipynb #e0c9bd98
 _UNDONE = re.compile(r'\\(?:sum|int|prod|lim)(?![A-Za-z])')
 _EITHER = re.compile(r'\\text\s*\{[^{}]*\b(?:or|and)\b|\bor\b')
+_BETWEEN = re.compile(r'\\(?:q?quad|lor|vee|land|wedge)(?![A-Za-z])|\\\\|[,;]')
+_NAME = re.compile(r'[^=,;]*[A-Za-z][^=,;]*=')
 
 
 def _is_forged(gold: str, said: str) -> bool:
@@ -312,9 +323,36 @@ def _states(gold: str, said: str, seconds: float) -> bool:
     if any(left.search(said) and not left.search(gold) for left in (_UNDONE, _EITHER)):
         return False
     if '=' in gold: return _compared(gold, said, seconds)
-    *parts, last = [part.strip() for part in said.split('=')]
-    values = [part for part in parts if not re.search('[A-Za-z]', _COMMAND.sub(' ', part))]
-    return all(_compared(gold, part, seconds) for part in (*values, last))
+    stated = [_sides(equation) for equation in _equations(said)]
+    if len(stated) == 1:
+        return all(_compared(gold, side, seconds) for side in stated[0])
+    if not all(_compared(last, side, seconds) for *sides, last in stated for side in sides):
+        return False
+    values = ', '.join(sides[-1] for sides in stated)
+    return _compared(gold, f'({values})' if gold.startswith('(') else values, seconds)
+
+
+def _equations(said: str) -> list[str]:
+    "The equations of a list such as `x=1, x=2`, each with a name of its own; else the whole."
+    found = []
+    begun = 0
+    for sign in _BETWEEN.finditer(said):
+        if _NAME.match(said, sign.end()) and _is_outside(said[:sign.start()]):
+            found.append(said[begun:sign.start()].strip())
+            begun = sign.end()
+    found.append(said[begun:].strip())
+    return [one for one in found if one] or [said]
+
+
+def _is_outside(before: str) -> bool:
+    "Whether no bracket is open behind this text."
+    return sum(before.count(sign) for sign in '([{') <= sum(before.count(sign) for sign in ')]}')
+
+
+def _sides(equation: str) -> list[str]:
+    "The right side of an equation, behind those of its other sides that have no letter."
+    *parts, last = [part.strip() for part in equation.split('=')]
+    return [*(part for part in parts if not re.search('[A-Za-z]', _COMMAND.sub(' ', part))), last]
 
 
 def _matches(golds: list[str], text: str, seconds: float) -> bool:

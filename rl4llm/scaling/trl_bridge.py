@@ -89,6 +89,7 @@ class RecipeMixin:
 
     generated: the rows of this process in the present generation. kept: which were selected.
     drawn: the rows of all processes. windows: for each optimiser step, the mask of all its rows.
+    evaluated: own rows, and which were selected, of what was drawn last for an evaluation.
     redraws: how often others are drawn for groups of which the selection keeps nothing.
     """
 
@@ -115,24 +116,30 @@ class RecipeMixin:
         rows = _all_rows(self, output, inputs)
         if self.redraws and self.model.training:
             output, rows = _drawn_again(self, draw, output, rows)
-        rollouts = self.drawn = _rollouts_of(self, rows)
-        batch, kept = _weighed(self, rollouts)
+        rollouts = _rollouts_of(self, rows)
+        with _forgetting(self):
+            batch, kept = _weighed(self, rollouts)
         mine = _own_rows(self.accelerator, len(inputs))
-        self.generated = batch.take(mine)
-        self.kept = kept[mine]
-        self.is_new = True
+        own = batch.take(mine), kept[mine]
+        if self.model.training:
+            self.drawn = rollouts
+            self.generated, self.kept = own
+            self.is_new = True
+        else:                                    # TRL goes on with the slices that it has
+            self.evaluated = own
         output['row'] = torch.arange(len(inputs), device=mine.device)
         return output
 
     def _prepare_inputs(self, generation_batch):
         inputs = super()._prepare_inputs(generation_batch)
-        if self.is_new and self.model.training:
+        if self.is_new:
             self.windows = _update_masks(self)
         self.is_new = False
         return inputs
 
     def _compute_loss(self, model, inputs):
-        return _slice_loss(self, model, inputs)
+        with _forgetting(self):
+            return _slice_loss(self, model, inputs)
 
     def train(self, resume_from_checkpoint=None, **more):
         if resume_from_checkpoint:
@@ -280,8 +287,10 @@ def _all_rows(trainer, output: dict, inputs: list) -> list[dict]:
 
 def _rollouts_of(trainer, rows: list[dict]) -> Rollouts:
     "The `Rollouts` of rewarded rows of all processes."
+    is_training = trainer.model.training
+    group = trainer.num_generations if is_training else trainer.num_generations_eval
     with _policies_of(trainer) as (policy, _):
-        return rollouts_from(rows, policy, trainer.num_generations,
+        return rollouts_from(rows, policy, group,
                              rewards=torch.stack([row['reward'] for row in rows]),
                              temperature=trainer.args.temperature)
 
@@ -442,17 +451,23 @@ def fitted(values: Float[Tensor, "n s ..."], mask: Bool[Tensor, "n t"]) -> Float
 def _slice_loss(trainer, model, inputs: dict) -> Float[Tensor, ""]:
     "The recipe's loss of a slice of an optimiser step."
     stages = trainer.stages
-    batch = trainer.generated.take(inputs['row'])
+    rows, kept = _present(trainer)
+    batch = rows.take(inputs['row'])
+    kept = kept[inputs['row']]
     names = dict.fromkeys(('logp', 'entropy', *live_names(stages.needs)))
     live = _live_statistics(trainer, model, inputs, tuple(names))
     live = {name: fitted(values, batch.mask) for name, values in live.items()}
     _log_means(trainer, batch.mask, live)
-    kept = trainer.kept[inputs['row']]
     if not kept.any(): return live['logp'].sum() * 0
     live = {name: values[kept] for name, values in live.items()}
-    batch = with_engine_ratio(batch, inputs).take(kept.nonzero()[:, 0])
+    batch = with_engine_ratio(batch, inputs, stages.needs).take(kept.nonzero()[:, 0])
     loss = batch_loss(stages, batch, live.pop('logp'), _update_mask(trainer, batch), **live)
     return loss * trainer.accelerator.num_processes        # several processes: their mean is taken
+
+
+def _present(trainer) -> tuple[Batch, Bool[Tensor, "n"]]:
+    "This process's rows of the generation or of the evaluation in hand; which are kept."
+    return (trainer.generated, trainer.kept) if trainer.model.training else trainer.evaluated
 
 
 def _update_mask(trainer, batch) -> Bool[Tensor, "m t"]:
@@ -462,9 +477,13 @@ def _update_mask(trainer, batch) -> Bool[Tensor, "m t"]:
     return trainer.windows[place // trainer.args.gradient_accumulation_steps]
 
 
-def with_engine_ratio(batch, inputs: dict) -> Batch:
-    "The batch with TRL's correction for the engine that drew it (vLLM) in its weights."
-    if 'importance_sampling_ratio' not in inputs: return batch
+def with_engine_ratio(batch, inputs: dict, needs=()) -> Batch:
+    """The batch with TRL's correction for the engine that drew it (vLLM) in its weights.
+
+    needs: what the recipe's stages ask for. One that asks for `logp_behave`, the engine's own
+        log-probabilities, deals with that gap itself, and the batch stays as it is.
+    """
+    if 'importance_sampling_ratio' not in inputs or 'logp_behave' in needs: return batch
     ratio = inputs['importance_sampling_ratio'].expand(inputs['completion_ids'].shape)
     return replace(batch, weight=batch.weight * fitted(ratio, batch.mask))
 
@@ -496,6 +515,20 @@ def remembering(stages) -> dict:
     "The stages that have something to remember, by place."
     return {place: part for place, part in stages.memory.items()
             if not isinstance(part, fixed_reference)}
+
+
+@contextmanager
+def _forgetting(trainer):
+    "What stages note down of an evaluation is taken back; that of the training stays."
+    is_evaluation = not trainer.model.training
+    parts = list(remembering(trainer.stages).values()) if is_evaluation else []
+    known = [dict(vars(part)) for part in parts]
+    try:
+        yield
+    finally:
+        for part, before in zip(parts, known):
+            vars(part).clear()
+            vars(part).update(before)
 
 
 def _remember(trainer) -> None:

@@ -67,13 +67,18 @@ def _recipe_rows(recipe: dict) -> dict[str, str]:
 def pass_interval(evaluation, k: int, *, level: float = 0.95) -> tuple[float, float, float]:
     """Mean pass@k with the bounds of its t interval over problems, within 0 and 1.
 
-    For a single problem the bounds are 0 and 1. For all problems solved by all samples, or by
-    none, the interval has no width, which says more about the exam than about the model.
+    Where all problems have one score, at least a share of problems has it, with that confidence
+    on each side, and the rest may have any (Clopper and Pearson). For a single problem the bounds
+    are 0 and 1.
     """
     drawn = evaluation.num_samples
     right = evaluation.num_correct
-    mean = float(pass_at_k(drawn, right, k).mean())
+    scores = pass_at_k(drawn, right, k)
+    mean = float(scores.mean())
     if len(drawn) < 2: return mean, 0.0, 1.0
+    if scores.min() == scores.max():
+        share = ((1 - level) / 2) ** (1 / len(drawn))
+        return mean, mean * share, 1 - (1 - mean) * share
     reach = stats.t.ppf((1 + level) / 2, len(drawn) - 1) * pass_at_k_error(drawn, right, k)
     return mean, max(0.0, float(mean - reach)), min(1.0, float(mean + reach))
 
@@ -94,7 +99,8 @@ def _evaluation_lines(evaluations: list) -> list[str]:
         lines.append(f"| {name} | {' | '.join(told)} |")
     return [*lines, '', f"Mean and 95% t interval over problems: {'; '.join(exams)}. "
             "Pass@k is the share of problems that at least one of k samples solves. The interval "
-            "is about other problems of this kind. It does not cover other seeds of the training."]
+            "is about other problems of this kind; where all have one score it is that of a share. "
+            "It does not cover other seeds of the training."]
 
 
 def _exam_text(evaluation) -> str:
