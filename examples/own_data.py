@@ -46,7 +46,8 @@ print(questions)
 
 # 3. The model before training, on questions that training never sees.
 policy = Policy.load(options.model)
-held_out = questions.sample(12, seed=0, split='test')
+few = min(12, len(questions.parts['test']))
+held_out = questions.sample(few, seed=0, split='test')
 before = evaluate(policy, held_out, samples=16)
 
 # 4. Train. A recipe names the method and its numbers; `for_text` sets them for a larger model.

@@ -679,6 +679,9 @@ MISSPELT = {
     'stage': ('ppo_clipp', 'ppo_clip'),
     'kind': ('advantges', 'advantage'),
     'study': ('clip_hihger', 'clip_higher'),
+    'protocol': ('split_by_cpoy', 'split_by_copy'),
+    'dataset': ('mathh', 'math'),
+    'data': ('countdwon', 'countdown'),
     'claim': ('nsr_kepes', 'nsr_keeps'),
     'task': ('countdwon', 'countdown'),
     'level': ('eesy', 'easy'),
@@ -724,6 +727,9 @@ LOOKED_UP = {
     'course.exercises.review_answer': ('exercise', lambda place: first(place, 1)),
     'course.exercises.check_answer': ('exercise', lambda place: first(place, 1)),
     'studies.study.study_named': ('study', first),
+    'scaling.dataflow.protocol': ('protocol', first),
+    'scaling.datasets.load_problems': ('dataset', first),
+    'scaling.launching.data_from': ('data', first),
     'studies.study.load_study': ('study', first),
     'studies.frontiers.store_frontiers': ('study', first),
     'studies.frontiers.frontier_verdict': ('study', first),
@@ -801,7 +807,7 @@ MORE = {  # further arguments of these, and lists of names
 NOT_LOOKED_UP = """analysis.plots.method_look course.exercises.exercise core.lazy.index core.lazy.places_of core.lazy.attach core.policy.model_folder core.registry.nearest_names core.registry.add_recipe core.rollouts.check_shape core.rollouts.check_drawn
 core.rollouts.check_problems core.reward_calls.as_rewards core.settings_file.close_names core.settings_file.nearest core.settings_file.check_name core.signals.check_needs core.signals.source_of core.signals.whose core.signals.writer_of core.sources.file_of core.sources.notebook_of
 core.ready_stages.check_unchanged core.ready_stages.check_returned analysis.passk.whole_numbers analysis.forks.plot_forks oracle.estimators.tree_has oracle.estimators.statistic_of rewards.spurious.check_rate scaling.config_files.check_recipe
-studies.frontiers.verdict_file studies.frontiers.path_from_counts studies.study.study_file studies.probes.checksum studies.tryouts.explain tasks.protocol.add_task training.pretraining.add_base training.pretraining.card_rows
+studies.frontiers.verdict_file studies.frontiers.path_from_counts studies.study.study_file studies.probes.checksum studies.tryouts.explain studies.tryouts.idle_lines tasks.protocol.add_task training.pretraining.add_base training.pretraining.card_rows
 widgets.panels.check_knob""".split()  # names that the caller makes up, places where something would be, or a question with the answer no
 
 

@@ -137,7 +137,7 @@ class Program(NamedTuple):
     source: str
 
 
-_BLOCK = re.compile(r'^[ \t]*```[ \t]*([^\n`]*)\n(.*?)(?:^[ \t]*```[ \t\r]*$|\Z)', re.M | re.S)
+_BLOCK = re.compile(r'^[ \t]*```([^\n`]*)\n(.*?)(?:^[ \t]*```[ \t\r]*$|\Z)', re.M | re.S)
 
 
 def program_of(text: str) -> Program:

@@ -28,7 +28,7 @@ from ..core.storage import import_optional, read_json, write_atomic
 from .config_files import (
     ADDED_STAGES, AVERAGES, RECIPE_FIELDS, STAGE_KNOBS, FullScale, Sourced, averages_itself,
     config_names, config_rows, full_recipe, knob_of, load_config, steps_of)
-from .datasets import load_problems
+from .datasets import DATASETS, load_problems
 from .trl_bridge import not_carried, remembering, trl_arguments, trl_trainer
 from ..tasks.protocol import as_task, tasks
 
@@ -303,6 +303,9 @@ def data_from(name: str | None, *, question: str | None = None, answer: str | No
     fields_given = {key: value for key, value in fields_given.items() if value is not None}
     if Path(name).exists(): return load_problems(path=name, **fields_given)
     if name.partition('/')[0] in tasks(): return name
+    if name not in DATASETS:
+        known = nearest(name, [*tasks(), *DATASETS], 'tasks and data sets')
+        raise ValueError(f"{name!r} is no file, no task and no data set; {known}")
     return load_problems(name, **fields_given)
 
 
