@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from rl4llm.scaling import launching
+from rl4llm.scaling import launching, planning
 from rl4llm.scaling.config_files import config_names, full_recipe, load_config
 from rl4llm.scaling.cost_model import KNOWN_MACHINES, MachineRate, model_shape, parameter_count
 from rl4llm.scaling.datasets import problems_named
@@ -77,11 +77,41 @@ def test_the_sum_of_the_components_is_the_memory_by_hand():
     n, loss = found.parameters, found.memory['loss']
     assert loss['weights'] == 6 * n and loss['optimiser states'] == 8 * n
     assert loss['gradients'] == loss['DDP buckets'] == loss['reference model'] == 4 * n
-    assert loss['logits'] == 50 * 152064 * 14 and loss['activations'] == 28 * 4 * 3584 * 150
+    assert loss['logits'] == 50 * 32768 * 2 + 50 * 3584 * 4 + 152064 * 3584 * 4
+    assert loss['activations'] == 28 * 4 * 3584 * 150
     assert loss['vLLM'] == pytest.approx(0.3 * 80e9)
     parts = 6 + 8 + 4 + 4 + 4
     rest = loss['logits'] + loss['activations'] + loss['vLLM']
     assert loss.sum() == pytest.approx(parts * n + rest)
+
+
+def test_logits_are_in_tiles_unless_the_loss_needs_them_all():
+    "As the bridge's `_live_statistics` does it, and TRL's head, whose tile is as large as ours."
+    from rl4llm.core.pipeline import build_stages
+    from rl4llm.core.signals import live_names
+
+    def logits(name, **changes):
+        return plan(name, **changes).memory.loc['logits', 'loss']
+
+    for name in config_names():
+        live = set(live_names(build_stages(full_recipe(load_config(name))).needs))
+        needs_all = not live <= {'logp', 'entropy'}
+        assert logits(name) == logits(name, full_logits=needs_all), name
+        assert needs_all == (name == 'rover')
+    batch = dict(max_prompt_length=100, max_completion_length=50, per_device_train_batch_size=2)
+    assert logits('rover', **batch) == 4 * 152064 * (2 * 150 + 5 * 2 * 50)
+    tile, hidden = 100 * 32768 * 2, 100 * 3584 * 4
+    assert logits(BASE, lora=8, **batch) == tile + hidden
+    long = dict(max_completion_length=8192, per_device_train_batch_size=1)
+    assert logits(BASE, lora=8, **long) == 4096 * 32768 * 2 + 8192 * 3584 * 4
+    kernel = pytest.importorskip('trl.kernels.chunked_logprob')
+    utils = pytest.importorskip('trl.trainer.utils')
+    assert planning._TILE == (kernel.TOKEN_CHUNK_SIZE, utils._CHUNKED_LOGPROB_CHUNK_SIZE)
+
+
+def test_the_optimiser_has_the_adapters_of_every_layer():
+    inputs_and_outputs = 2 * 3584 + 2 * (3584 + 512) + 2 * 3584 + 3 * (3584 + 18944)
+    assert plan(BASE, lora=1).trained == 28 * inputs_and_outputs
 
 
 def test_sharding_divides_what_it_says():
@@ -138,9 +168,12 @@ def test_time_grows(low, high):
 
 
 def test_phases_that_are_not_run_cost_nothing():
-    one = plan(BASE, minibatch_prompts=1024, gradient_accumulation_steps=128)
+    once = dict(minibatch_prompts=1024, gradient_accumulation_steps=128)
+    one = plan(BASE, use_vllm=False, **once)
     assert one.seconds['score, old policy'] == one.flops['score, reference'] == 0
     assert 'score' not in plan_text(one)
+    other = plan(BASE, vllm_correction=False, **once)
+    assert other.flops['score, old policy'] == 0 < plan(BASE, **once).flops['score, old policy']
     ratio = plan(BASE).flops['train'] / plan(BASE).flops['score, old policy']
     assert ratio == 4
     assert plan(BASE, share=dict(generate=1)).seconds['generate'] == pytest.approx(
@@ -181,6 +214,9 @@ def test_a_plan_counts_as_the_run_does(name):
     assert found.tokens['generate'] == drawn * (made.max_new_tokens or 512) / 2
     update = arguments['gradient_accumulation_steps']
     is_stale = arguments['steps_per_generation'] // update * made.epochs > 1
+    if arguments.get('use_vllm'):  # TRL's default corrects for the engine
+        assert arguments.get('vllm_importance_sampling_correction', True)
+        is_stale = True
     assert (found.seconds['score, old policy'] > 0) == is_stale
 
 
@@ -201,10 +237,10 @@ def test_every_remedy_can_be_typed():
 
     tried = set()
     for start in (
-        ['--set', 'per_device_train_batch_size=8'],
+        ['--set', 'per_device_train_batch_size=16'],
         ['--set', 'distributed_type=MULTI_GPU', '--set', 'per_device_train_batch_size=2'],
         ['--gpu', 'A40', '--set', 'use_vllm=false', '--set', 'per_device_train_batch_size=1'],
-        ['--set', 'vllm_gpu_memory_utilization=0.6', '--set', 'per_device_train_batch_size=2'],
+        ['--set', 'vllm_gpu_memory_utilization=0.7', '--set', 'per_device_train_batch_size=2'],
     ):
         (text,) = [line for line in typed(*start).splitlines() if 'would do:' in line]
         for remedy in text.partition('would do: ')[2].rstrip('.').split('; '):
@@ -229,11 +265,11 @@ def test_a_run_that_fits_has_no_warning():
 
 
 def test_what_helps_helps():
-    wide = dict(per_device_train_batch_size=8, gradient_accumulation_steps=32)
+    wide = dict(per_device_train_batch_size=16, gradient_accumulation_steps=16)
     found = plan(BASE, **wide)
     (text,) = said(found, 'does not fit')
-    assert '--set per_device_train_batch_size=4' in text
-    assert not found.fits and plan(BASE, per_device_train_batch_size=4).fits
+    assert '--set per_device_train_batch_size=8' in text
+    assert not found.fits and plan(BASE, per_device_train_batch_size=8).fits
     (text,) = said(plan(BASE, zero=0, **FITS), 'does not fit')
     assert '--set distributed_type=FSDP' in text and '--lora 16' in text
     assert plan(BASE, zero=0, lora=16, **FITS).fits
@@ -265,8 +301,11 @@ def test_share_of_vllm():
 
 
 def test_logits_lora_and_precision():
-    assert said(plan(BASE), 'logits', 'larger than anything')
-    assert not said(plan(BASE, **FITS), 'logits')
+    assert said(plan(BASE, full_logits=True), 'logits', 'larger than anything', 'in tiles')
+    rows = dict(per_device_train_batch_size=4, gradient_accumulation_steps=8)
+    assert said(plan('rover', **rows), 'logits')
+    assert not said(plan('rover', full_logits=False, **rows), 'logits')
+    assert not said(plan(BASE), 'logits')
     assert said(plan(BASE, zero=0), 'LoRA of rank 16')
     assert not said(plan(BASE, zero=0, lora=16), 'LoRA of rank 16')
     assert said(plan(BASE, gpu='T4'), 'bfloat16')
@@ -305,6 +344,8 @@ def test_a_machine_of_unknown_memory_neither_fits_nor_fails():
         (dict(overhead=-1), ['overhead is -1']),
         (dict(tensor_parallel=0), ['tensor_parallel is 0']),
         (dict(rows_at_once=0), ['rows_at_once is 0']),
+        (dict(full_logits=1), ['full_logits is 1', 'True or False']),
+        (dict(vllm_correction='no'), ["vllm_correction is 'no'", 'True or False']),
         (dict(vllm_mode='server', server_gpus=0), ['server_gpus is 0']),
         (dict(vllm_gpu_memory_utilization=1.5), ['1.5']),
         (dict(per_device_train_batch_size=0), ['per_device_train_batch_size is 0']),
@@ -353,6 +394,7 @@ def test_published_runs():
         run: planned_gpu_hours(run) / published_runs()[run]['measured'] for run in published_runs()
     }
     assert factors['nemo_8b'] == pytest.approx(1, rel=0.02)
+    assert planned_gpu_hours('nemo_8b') == planned_gpu_hours('nemo_8b', vllm_correction=False)
     assert 1 / 1.5 < factors['nemo_32b'] < 1.5 and 1 / 1.5 < factors['open_rs'] < 1.5
     assert factors['deepscaler'] < 1 / 1.5  # a miss
     assert all(SEEN[0] < SHARE * factor < SEEN[1] for factor in factors.values())
@@ -363,20 +405,28 @@ SMALL = dict(
     num_key_value_heads=4, intermediate_size=1536, vocab_size=16000, tie_word_embeddings=False,
 )  # fmt: skip
 WIDE = dict(SMALL, hidden_size=768, num_hidden_layers=3, num_attention_heads=12, vocab_size=24000)
+WORDY = dict(SMALL, hidden_size=128, num_hidden_layers=6, num_attention_heads=4,
+             num_key_value_heads=2, intermediate_size=384)  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'config, rows, prompt, response, checkpointing',
+    'config, rows, prompt, response, checkpointing, full',
     [
-        (SMALL, 4, 64, 192, False),
-        (SMALL, 4, 64, 192, True),
-        (SMALL, 1, 8, 24, False),
-        (WIDE, 2, 16, 240, False),
+        (SMALL, 4, 64, 192, False, True),
+        (SMALL, 4, 64, 192, True, True),
+        (SMALL, 1, 8, 24, False, True),
+        (WIDE, 2, 16, 240, False, True),
+        (WORDY, 8, 64, 192, False, False),
     ],
 )
-def test_planned_memory_is_measured_memory(tmp_path, config, rows, prompt, response, checkpointing):
-    "Within a quarter of the peak that is measured in a process of its own, and of its parts."
+def test_planned_memory_is_measured_memory(
+    tmp_path, config, rows, prompt, response, checkpointing, full
+):
+    """Within a quarter of the peak that is measured in a process of its own, and of its parts.
+
+    Through TRL's head (not full) the tile is left out: it is small where it is measured.
+    """
     (tmp_path / 'config.json').write_text(json.dumps(config))
     machine = MachineRate(name='this CPU', flops=1e11, bandwidth=1e10, size=4)
     found = plan(
@@ -384,17 +434,20 @@ def test_planned_memory_is_measured_memory(tmp_path, config, rows, prompt, respo
         distributed_type='NO', mixed_precision='no', use_vllm=False, prompts_per_step=1,
         minibatch_prompts=1, gradient_checkpointing=checkpointing, num_generations=rows,
         per_device_train_batch_size=rows, max_prompt_length=prompt,
-        max_completion_length=response,
+        max_completion_length=response, full_logits=full,
     )  # fmt: skip
     measured = measure_training(
-        config, rows=rows, prompt=prompt, response=response, checkpointing=checkpointing
-    )
+        config, rows=rows, prompt=prompt, response=response, checkpointing=checkpointing,
+        full_logits=full,
+    )  # fmt: skip
     parts = found.memory['loss']
     assert measured['parameters'] == found.parameters
-    assert measured['weights'] == pytest.approx(parts['weights'], rel=0.1)
     states = parts['weights'] + parts['optimiser states']
-    assert measured['weights and moments'] == pytest.approx(states, rel=0.1)
-    assert found.peak == pytest.approx(measured['peak'], rel=0.25)
+    if config is not WORDY:  # whose states are small against what its first update leaves behind
+        assert measured['weights'] == pytest.approx(parts['weights'], rel=0.1)
+        assert measured['weights and moments'] == pytest.approx(states, rel=0.1)
+    tile = 0 if full else 4 * rows * response * 32768
+    assert found.peak - tile == pytest.approx(measured['peak'], rel=0.25)
 
 
 def test_a_measurement_that_fails_says_so():

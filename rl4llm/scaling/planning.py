@@ -24,7 +24,7 @@ import pandas as pd
 # %% ../../nbs/scaling/04_planning.ipynb #98ac0c32
 from ..core.pipeline import build_stages
 from ..core.settings_file import nearest
-from ..core.signals import needs_reference
+from ..core.signals import live_names, needs_reference
 from .config_files import (
     HYPERPARAMETERS, LAUNCH, RECIPE_FIELDS, full_recipe, load_config, parse_sourced, steps_of)
 from .cost_model import (
@@ -97,6 +97,7 @@ class _Setting:
     rows: of a micro-batch on a GPU. accumulation: micro-batches of an update.
     prompts, group, updates, iterations: of a step. prompt_most, response_most: longest, tokens;
     prompt_mean, response_mean: mean. vllm: 'no', 'colocate' or 'server'. lora: rank, 0 for none.
+    vllm_correction: whether what vLLM drew is scored again. full_logits: whether all exist at once.
     """
     shape: ModelShape
     gpus: int
@@ -119,7 +120,9 @@ class _Setting:
     server_gpus: int
     tensor_parallel: int
     rows_at_once: int | None
+    vllm_correction: bool
     reference: bool
+    full_logits: bool
     lora: int
     overhead: float
 
@@ -154,6 +157,12 @@ def _positive(name: str, value, *, whole: bool = True, zero: bool = False):
     wanted = f"a {'whole ' if whole else ''}number {'from 0' if zero else 'above 0'}"
     raise ValueError(f'{name} is {value!r}; wanted {wanted}.')
 
+
+def _yes_or_no(name: str, value) -> bool:
+    "The value itself. Raises ValueError unless it is True or False."
+    if isinstance(value, bool): return value
+    raise ValueError(f'{name} is {value!r}; wanted True or False.')
+
 # %% ../../nbs/scaling/04_planning.ipynb #f772a0b9
 def _numbers(config) -> dict:
     "The values of a configuration that count here, with defaults; checked to be positive."
@@ -170,13 +179,18 @@ def _numbers(config) -> dict:
     return found | _of_recipe(full_recipe(config))
 
 
+_IN_TILES = {'logp', 'entropy'}    # live statistics that TRL's head gives without all logits
+
+
 def _of_recipe(made) -> dict:
-    "What a plan asks of the recipe, under the names of a configuration, and its reference."
+    "What a plan asks of the recipe, under the names of a configuration, and its needs."
     found = {key: getattr(made, field) for key, field in RECIPE_FIELDS.items()}
     rows = made.prompts * made.group
     found['minibatch_prompts'] = min(made.minibatch or rows, rows) // made.group
     found['max_completion_length'] = made.max_new_tokens or _RESPONSE_TOKENS
-    return found | dict(reference=needs_reference(build_stages(made).needs))
+    needs = build_stages(made).needs
+    full = not _IN_TILES.issuperset(live_names(needs))
+    return found | dict(reference=needs_reference(needs), full_logits=full)
 
 
 _LAYOUT = dict(
@@ -279,9 +293,24 @@ def _kept_activations(s: _Setting) -> float:
     return float(s.shape.layers * 4 * s.shape.width * _tokens(s))
 
 
+_TILE = 4096, 32768        # tokens and words of a tile of TRL's head
+_COPIES = 5                # of a response's logits: over the temperature, of entropy (3), another
+
+
+def _tile(s: _Setting) -> float:
+    "Bytes of a tile of logits, of which TRL's head has one at a time."
+    tokens, words = _TILE
+    return float(min(s.rows * s.response_most, tokens) * words * s.size)
+
+
 def _logits(s: _Setting) -> float:
-    "Bytes of logits, log-softmax and gradients of a micro-batch."
-    return float(s.rows * s.response_most * s.shape.vocabulary * (s.size + 3 * 4))
+    "Bytes of the head: a tile and float32 gradients, or all logits and what they become."
+    said = s.rows * s.response_most
+    words = s.shape.vocabulary
+    width = s.shape.width
+    if s.full_logits: return 4. * words * (_tokens(s) + _COPIES * said)
+    head = 0 if s.lora else width * words
+    return _tile(s) + 4. * width * said + 4. * head
 
 # %% ../../nbs/scaling/04_planning.ipynb #6dd6847f
 _MOMENTS = ('generation', 'loss', 'backward', 'optimiser')
@@ -342,8 +371,10 @@ def _work(s: _Setting, gpus: int | None = None) -> StepWork:
 def _passes(s: _Setting) -> dict[str, int]:
     "Forward passes over all rows that each phase is worth, besides generation."
     is_stale = s.updates * s.iterations > 1
+    is_corrected = s.vllm != 'no' and s.vllm_correction
     backward = (1 if s.lora else 2) + s.checkpointing
-    return {'score, old policy': int(is_stale), 'score, reference': int(s.reference),
+    scored = int(is_stale or is_corrected)
+    return {'score, old policy': scored, 'score, reference': int(s.reference),
             'train': s.iterations * (1 + backward)}
 
 
@@ -564,8 +595,10 @@ def _logit_warning(s: _Setting, gpu: MachineRate) -> str | None:
     table = _memory(s, gpu)
     moment = table.sum().idxmax()
     if table[moment].idxmax() != 'logits': return None
+    other = (', or a loss of log-probabilities and entropy alone, for which TRL takes them in tiles'
+             if s.full_logits else '')
     return (f"The logits of a micro-batch, {_gb(table.loc['logits', moment])}, are larger than "
-            'anything else: take fewer rows at a time, or a loss that computes them in chunks.')
+            f'anything else: take fewer rows at a time{other}.')
 
 
 def _lora_warning(s: _Setting, gpu: MachineRate) -> str | None:
@@ -640,7 +673,7 @@ def _shares(share) -> dict[str, float]:
     return found
 
 # %% ../../nbs/scaling/04_planning.ipynb #42b826f8
-def _engine(values: dict, server_gpus: int, tensor_parallel, rows_at_once) -> dict:
+def _engine(values: dict, server_gpus: int, tensor_parallel, rows_at_once, correction) -> dict:
     "How responses are generated. Raises ValueError for a wrong number."
     vllm = values['vllm_mode'] if values['use_vllm'] else 'no'
     share = _positive('vllm_gpu_memory_utilization', values['vllm_gpu_memory_utilization'],
@@ -652,7 +685,8 @@ def _engine(values: dict, server_gpus: int, tensor_parallel, rows_at_once) -> di
             _positive(name, value)
     server = _positive('server_gpus', server_gpus) if vllm == 'server' else 0
     return dict(vllm=vllm, vllm_share=0.9 if vllm == 'server' else share, server_gpus=server,
-                tensor_parallel=tensor_parallel, rows_at_once=rows_at_once)
+                tensor_parallel=tensor_parallel, rows_at_once=rows_at_once,
+                vllm_correction=_yes_or_no('vllm_correction', correction))
 
 
 def _step_tokens(s: _Setting) -> dict[str, float]:
@@ -667,7 +701,8 @@ def plan(config, *, gpu='A100-80GB', gpus: int | None = None, price: float | Non
          response_tokens: float | None = None, prompt_tokens: float | None = None,
          problems: int | None = None, steps: int | None = None, zero: int | None = None,
          lora: int = 0, tensor_parallel: int | None = None, rows_at_once: int | None = None,
-         server_gpus: int = 1, overhead: float = 1.5e9, share=SHARE, **changes) -> Plan:
+         server_gpus: int = 1, vllm_correction: bool = True, full_logits: bool | None = None,
+         overhead: float = 1.5e9, share=SHARE, **changes) -> Plan:
     """What a run of a configuration costs, as a `Plan`.
 
     config: a name, a path or a `FullScale`. gpu: a name of `known_gpus()` or a `MachineRate`.
@@ -676,6 +711,8 @@ def plan(config, *, gpu='A100-80GB', gpus: int | None = None, price: float | Non
     problems or steps: length of the run. zero: stage of ZeRO, if not as the launch says.
     lora: rank of adapters. tensor_parallel: GPUs that share one copy of the weights in vLLM.
     rows_at_once: generation in batches of so many rows. server_gpus: of a vLLM server.
+    vllm_correction: whether what vLLM drew is scored again, as TRL does.
+    full_logits: whether the loss has them all at once; as the recipe needs if None.
     overhead: bytes of CUDA and NCCL. share: of the floor's speed, a number or a dict by phase.
     changes: values of the configuration to replace, and `model`.
     Raises ValueError in one sentence for what is wrong.
@@ -685,11 +722,12 @@ def plan(config, *, gpu='A100-80GB', gpus: int | None = None, price: float | Non
     values = _numbers(config)
     known = _config_of(config['model'])
     lengths, assumed = _lengths(values, prompt_tokens, response_tokens)
-    engine = _engine(values, server_gpus, tensor_parallel, rows_at_once)
+    engine = _engine(values, server_gpus, tensor_parallel, rows_at_once, vllm_correction)
+    full = _yes_or_no('full_logits', values['full_logits'] if full_logits is None else full_logits)
     lora = _positive('lora', lora, zero=True)
     overhead = _positive('overhead', overhead, whole=False, zero=True)
-    s = _Setting(shape=model_shape(known), reference=values['reference'], lora=lora,
-                 overhead=overhead, **engine, **_layout(values, gpus, zero), **lengths)
+    s = _Setting(shape=model_shape(known), reference=values['reference'], full_logits=full,
+                 lora=lora, overhead=overhead, **engine, **_layout(values, gpus, zero), **lengths)
     machine = _gpu(gpu)
     if steps is None:
         steps = _steps(config, s.prompts, problems)
@@ -805,10 +843,18 @@ def _plan_html(plan: Plan) -> str:
 # %% ../../nbs/scaling/04_planning.ipynb #94c3493c
 _TRAINING = """
 import json, resource, sys
+from types import SimpleNamespace
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 given = json.loads(sys.argv[1])
+if given['full_logits']:
+    import rl4llm.objectives.random_policy_valuation
+    from rl4llm.scaling.trl_bridge import _live_statistics
+else:
+    from trl.kernels import chunked_logprob
+    from trl.trainer.utils import add_fused_lm_head
+    chunked_logprob.TOKEN_CHUNK_SIZE = given['tile_tokens']
 
 def status(key):
     try:
@@ -826,18 +872,32 @@ def forget_peak():
 
 def build(config):
     torch.manual_seed(0)
-    model = Qwen2ForCausalLM(Qwen2Config(**config)).train()
+    model = Qwen2ForCausalLM(Qwen2Config(**config, use_cache=False)).train()
+    if not given['full_logits']:
+        add_fused_lm_head(model, outputs=('log_probs', 'entropy'))
     if given['checkpointing']:
         model.gradient_checkpointing_enable()
     return model, torch.optim.AdamW(model.parameters())
 
+def full_loss(model, ids, seen):
+    cut = given['prompt']
+    inputs = dict(prompt_ids=ids[:, :cut], completion_ids=ids[:, cut:],
+                  prompt_mask=seen[:, :cut], completion_mask=seen[:, cut:])
+    trainer = SimpleNamespace(args=SimpleNamespace(temperature=1.))
+    live = _live_statistics(trainer, model, inputs, ('logp', 'entropy', 'mean_logp'))
+    return -(live['logp'] + live['mean_logp']).mean()
+
+def tiled_loss(model, ids, seen):
+    labels = ids.clone()
+    labels[:, :given['prompt']] = -100
+    out = model(input_ids=ids, attention_mask=seen, labels=labels, fused_lm_head=True)
+    return -out.log_probs.sum() / (ids.shape[0] * given['response'])
+
 def update(model, optimiser, words):
     length = given['prompt'] + given['response']
     ids = torch.randint(0, words, (given['rows'], length))
-    out = model(input_ids=ids, use_cache=False, logits_to_keep=given['response'] + 1)
-    logp = torch.log_softmax(out.logits[:, :-1], -1)
-    loss = -logp.gather(-1, ids[:, -given['response']:, None]).mean()
-    loss.backward()
+    loss_of = full_loss if given['full_logits'] else tiled_loss
+    loss_of(model, ids, torch.ones_like(ids)).backward()
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
 
@@ -857,15 +917,19 @@ print(json.dumps(found))
 """
 
 # %% ../../nbs/scaling/04_planning.ipynb #8a0b592b
+_TILE_HERE = 16            # tokens, so that its copies on a CPU count for nothing
+
+
 def measure_training(config: dict, *, rows: int, prompt: int, response: int,
-                     checkpointing: bool = False) -> dict[str, int]:
+                     checkpointing: bool = False, full_logits: bool = True) -> dict[str, int]:
     """Measured bytes of training a random Qwen2 on this CPU in float32, above idle.
 
     config: fields of `Qwen2Config`. rows, prompt, response: of the only micro-batch.
+    full_logits: the bridge's way of them; False: TRL's fused head, in tiles of 16 tokens.
     Gives the number of parameters, weights, weights and moments, and the peak of an update.
     """
     given = dict(config=config, rows=rows, prompt=prompt, response=response,
-                 checkpointing=checkpointing)
+                 checkpointing=checkpointing, full_logits=full_logits, tile_tokens=_TILE_HERE)
     quiet = dict(MALLOC_ARENA_MAX='1', MALLOC_MMAP_THRESHOLD_='65536', OMP_NUM_THREADS='1')
     done = subprocess.run([sys.executable, '-c', _TRAINING, json.dumps(given)],
                           env=os.environ | quiet, capture_output=True, text=True)
