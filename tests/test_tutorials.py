@@ -457,7 +457,6 @@ def in_groups(g, r, divisor, groups=None):
 
 # answers that are no listed mistake and agree with one on a case or two
 NEAR_MISSES = [
-    ('2.5', 'subsets of right ones', lambda n, c, k: 1 - math.comb(c, k) / math.comb(n, k)),
     ('2.5', 'plug-in, not taken from 1', lambda n, c, k: (1 - c / n) ** k),
     ('2.2', 'divided by the mean', lambda r, g: in_groups(g, r, lambda own: own.mean())),
     ('2.2', 'two groups only', lambda r, g: in_groups(g, r, lambda own: own.std(), (0, 1))),
