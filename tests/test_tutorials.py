@@ -1,6 +1,6 @@
 "The course: every exercise has a stub, a folded solution and hints; every lesson runs, dry in seconds and in full in minutes."
 
-import ast, contextlib, copy, inspect, io, itertools, math, os, re, time
+import ast, contextlib, copy, inspect, io, itertools, os, re, time
 from pathlib import Path
 from unittest import mock
 import nbformat, numpy as np, pytest, torch
