@@ -1422,6 +1422,23 @@ def test_sub_answers_are_judged_exactly():
         assert task_of(item).demonstrate(item, seed=seed).startswith(starts[1])
 
 
+def test_agreement_is_with_the_most_frequent_answer_that_can_be_read():
+    from rl4llm.analysis.calibration import agreement
+
+    texts = ['?'] * 5 + ['2 * 3 = 6 ; 6 + 7 = 13'] * 2 + ['2 * 3 = 6']
+    policy = SimpleNamespace(sample=lambda *given, **how: SimpleNamespace(texts=texts))
+    shares, right = agreement(policy, [problem(*COUNTDOWN)], samples=8)
+    assert shares.tolist() == [2 / 8] and right.tolist() == [True]
+
+
+def test_calibration_numbers_by_hand():
+    "Two bins of equal width hold all four answers in one, two adaptive ones two each."
+    from rl4llm.analysis.calibration import calibration_numbers
+
+    found = calibration_numbers([0.5, 0.7, 0.8, 0.8], [0, 0, 1, 1], bins=2)
+    assert np.allclose(found, [0.5, 0.7, 0.205, 0.2, 0.4, 1.0])
+
+
 def test_calculator_mends_and_never_hurts():
     from rl4llm.analysis.dissection import finish_from, mended, with_calculator
 

@@ -380,7 +380,7 @@ WRONG = {
     'sha256': [None, 5],
     'stages': [None, [], {'curriculum': 3}],
     'run': [None, 'mine'],
-    'metrics': [{}, [1], [{'reward': 1}], [{'step': '0'}], [{'step': True}]],
+    'metrics': [{}, [1], [{'reward': 1}], [{'step': '0'}], [{'step': True}], [{'step': -1}]],
 }
 
 

@@ -945,7 +945,9 @@ def test_examinations_on_other_tasks_are_not_the_same(small_policy, easy, lively
     items, others = one.parts['test'][:3], other.parts['test'][:3]
     assert [i.key for i in items] == [i.key for i in others]
     base = evaluate(small_policy, items, samples=2)
-    Evaluate(items, samples=2, base=base)
+    exam = Evaluate(items, samples=2, base=base)
+    run = train(small_policy.clone(), easy, lively, steps=1, callbacks=[exam])
+    assert run.evaluations[0] is base and sorted(run.evaluations) == [0, 1]
     for wrong in (others, items[:2], items[::-1], easy.sample(3, seed=0)):
         with pytest.raises(ValueError, match='base is an evaluation on other problems'):
             Evaluate(wrong, samples=2, base=base)

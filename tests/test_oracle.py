@@ -218,6 +218,13 @@ def test_known_factors():
     assert close(check(use('dr_grpo'), TREE, LOGITS, GRADED, group=2).scale, 1 / 2)
 
 
+def test_the_signal_to_noise_ratio_of_a_coin_is_its_odds():
+    "By hand, one row without a baseline: mean p g and second moment p g^2, so p / (1 - p)."
+    coin, heads = TokenTree(2, 1), torch.tensor([0.0, 1.0])
+    z = torch.tensor([[0.0, 3.0]], dtype=torch.float64).log1p()  # p = 4 / 5
+    assert close(check(use('reinforce', baseline=0.0), coin, z, heads, group=1).snr, 4.0)
+
+
 def test_dropped_rows_change_the_weight_of_a_prompt():
     q, drop = exact_objective(TREE, LOGITS, RIGHT), use('drop_zero_rows')
     assert close(

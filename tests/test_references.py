@@ -77,6 +77,17 @@ def test_a_reset_is_told_to_the_optimiser_that_trains(small_policy):
     )
 
 
+def test_progress_is_measured_from_the_last_reset(small_policy):
+    "After a fall and a reset, a rise is progress though it stays below the first reward."
+    from types import SimpleNamespace
+
+    reference = reset_reference(patience=2, decay=0.0, optimiser=False)
+    for step, reward in enumerate([1.0, 0.0, 0.0, 0.25, 0.5, 0.75]):
+        drawn = SimpleNamespace(rewards=torch.tensor([reward]))
+        reference.update(SimpleNamespace(policy=small_policy, step=step, rollouts=drawn))
+    assert reference.resets == [2] and reference.best == 0.75
+
+
 def test_checkpoints_that_name_nothing_are_still_read():
     "What a reference and a value head keep has names now; older files have lists."
     from rl4llm.objectives.offline import reference_value
