@@ -59,6 +59,7 @@ CALLS = {
 # attributes of the trainer that are read: the method of TRL that sets or reads them
 ATTRIBUTES = {
     'num_generations': '__init__',
+    'num_generations_eval': '__init__',
     'ref_model': '__init__',
     'reward_weights': '__init__',
     'train_dataset': 'get_train_dataloader',
@@ -219,7 +220,7 @@ def used_by_the_bridge():
     tree = ast.parse(BRIDGE.read_text(encoding='utf-8'))
     mixin = next(n for n in tree.body if getattr(n, 'name', '') == 'RecipeMixin')
     own = {'recipe', 'stages', 'is_new', 'rewards', 'drawn', 'generated', 'kept', 'windows'}
-    own |= {'redraws'}
+    own |= {'redraws', 'evaluated'}
     found = {part.name for part in mixin.body if isinstance(part, ast.FunctionDef)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute):
