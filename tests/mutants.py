@@ -307,6 +307,7 @@ class Notebook:
         return Check(name, run, frozenset([self.module]), self.path.name, NOTEBOOK)
 
 
+@functools.cache
 def notebooks():
     "Notebooks of the package by module."
     found = {}
@@ -677,7 +678,8 @@ def chosen(sites, options):
     "Numbers of the faults to try, in groups of one unit, in the order in which they are tried."
     numbers = list(range(len(sites)))
     if options.rest:
-        numbers = [n for n in numbers if not is_stored(sites[n].unit.module)]
+        known = {m for m in {s.unit.module for s in sites} if is_stored(m)}
+        numbers = [n for n in numbers if sites[n].unit.module not in known]
     if options.changed_since is not None or options.sample is not None:
         scope = sorted({s.unit.module for s in sites})
         first = changed_since(options.changed_since, scope) if options.changed_since else []
@@ -715,6 +717,7 @@ def stored():
 UNJUDGED = 'not judged yet'
 
 
+@functools.cache
 def digest(module):
     "Of what the module and its notebook say, whatever their layout."
     paths = [Path(live_module(module).__file__), notebooks().get(module)]
