@@ -928,10 +928,10 @@ def prepare_process():
         CUDA_VISIBLE_DEVICES='',
     )
     sys.path[:0] = [str(TOP), str(TESTS)]
-    import torch, transformers  # transformers: here once, not in the cells that are timed
+    import torch
+    from transformers import AutoModelForCausalLM  # noqa: F401, once, not in cells that are timed
 
     torch.set_num_threads(1)
-    transformers.AutoModelForCausalLM  # imported at the first use of a name
 
 
 def trial(sites, groups, modules, items, options):

@@ -17,7 +17,7 @@ from rl4llm.scaling.trl_bridge import (
     not_carried,
     read_memory,
     recipe_trainer,
-    remembering,
+    stages_with_memory,
     trl_arguments,
     trl_trainer,
 )
@@ -192,7 +192,7 @@ REMEMBERS = ('ppo', 'ppo_kl', 'rank_shaping', 'rlfr', 'grpo_adaptive_kl', 'grpo_
 
 def test_recipes_with_a_memory_carry_over():
     assert set(REMEMBERS) | {'prorl', 't1', 'grpo_tied_reset'} <= set(CARRIED)
-    assert remembering(build_stages(recipe('prorl'))) and not remembering(
+    assert stages_with_memory(build_stages(recipe('prorl'))) and not stages_with_memory(
         build_stages(recipe('grpo'))
     )
 
@@ -205,9 +205,9 @@ def generations(made, folder, steps, **more):
 
     class Look(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
-            plain, tensors = pack_stages(remembering(trainer.stages))
+            plain, tensors = pack_stages(stages_with_memory(trainer.stages))
             kept = {name: x.detach().clone() for name, x in tensors.items()}
-            seen.append((trainer.drawn, plain, kept))
+            seen.append((trainer.all_rollouts, plain, kept))
 
     base = Policy.load('tiny')
     how = dict(PLAIN, processing_class=base.tokenizer, seed=0, max_grad_norm=0.0)
@@ -250,7 +250,7 @@ def test_what_a_stage_remembers_is_what_the_loop_would_tell_it(tmp_path):
     made = recipe('rank_shaping', prompts=4, group=8, minibatch=None, lr=3e-3)
     _, seen = generations(made, tmp_path, 3)
     stages = build_stages(made)
-    own = remembering(stages)
+    own = stages_with_memory(stages)
     for rollouts, *state in seen:
         advantages(stages, rollouts, policy=None)
         for stage in own.values():
@@ -443,10 +443,10 @@ def test_an_evaluation_is_not_remembered(tmp_path):
     made = recipe('rank_shaping', prompts=4, group=8, minibatch=16, epochs=1, lr=3e-3)
     more = evaluating(Policy.load('tiny'), per_device_eval_batch_size=8, num_generations_eval=4)
     trainer, seen = generations(made, tmp_path, 2, **more)
-    assert seen[0][0] is seen[1][0] and seen[2][0] is seen[3][0] is trainer.drawn
+    assert seen[0][0] is seen[1][0] and seen[2][0] is seen[3][0] is trainer.all_rollouts
     assert trainer.evaluated[0].rows.group.tolist() == [0] * 4 + [1] * 4
     stages = build_stages(made)
-    own = remembering(stages)
+    own = stages_with_memory(stages)
     for rollouts, *state in seen[1::2]:
         advantages(stages, rollouts, policy=None)
         for stage in own.values():
@@ -458,7 +458,7 @@ def test_an_evaluation_is_not_remembered(tmp_path):
 def test_what_a_stage_has_noted_is_the_same_after_an_evaluation(name, tmp_path):
     made = recipe(name, prompts=4, group=8, minibatch=None, epochs=1, lr=3e-3)
     trainer, _ = generations(made, tmp_path, 1, eval_dataset=dataset(Policy.load('tiny'), 2))
-    parts = remembering(trainer.stages)
+    parts = stages_with_memory(trainer.stages)
     before = {place: dict(vars(part)) for place, part in parts.items()}
     assert parts and trainer.evaluate()['eval_loss'] is not None
     for place, part in parts.items():

@@ -219,7 +219,16 @@ def used_by_the_bridge():
     "Names that the bridge takes from a trainer of TRL: `super().x`, `self.x` and `trainer.x`."
     tree = ast.parse(BRIDGE.read_text(encoding='utf-8'))
     mixin = next(n for n in tree.body if getattr(n, 'name', '') == 'RecipeMixin')
-    own = {'recipe', 'stages', 'is_new', 'rewards', 'drawn', 'generated', 'kept', 'windows'}
+    own = {
+        'recipe',
+        'stages',
+        'is_new',
+        'rewards',
+        'all_rollouts',
+        'generated',
+        'kept',
+        'update_masks',
+    }
     own |= {'redraws', 'evaluated'}
     found = {part.name for part in mixin.body if isinstance(part, ast.FunctionDef)}
     for node in ast.walk(tree):

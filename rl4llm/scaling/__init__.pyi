@@ -133,9 +133,9 @@ from .trl_bridge import fitted as fitted
 from .trl_bridge import not_carried as not_carried
 from .trl_bridge import read_memory as read_memory
 from .trl_bridge import recipe_trainer as recipe_trainer
-from .trl_bridge import remembering as remembering
 from .trl_bridge import rollouts_from as rollouts_from
 from .trl_bridge import rows_from as rows_from
+from .trl_bridge import stages_with_memory as stages_with_memory
 from .trl_bridge import trl_arguments as trl_arguments
 from .trl_bridge import trl_trainer as trl_trainer
 from .trl_bridge import with_engine_ratio as with_engine_ratio

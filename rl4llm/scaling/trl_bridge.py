@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['not_carried', 'trl_arguments', 'RecipeMixin', 'recipe_trainer', 'check_carried', 'rows_from', 'rollouts_from',
-           'fitted', 'with_engine_ratio', 'remembering', 'write_memory', 'read_memory', 'trl_trainer']
+           'fitted', 'with_engine_ratio', 'stages_with_memory', 'write_memory', 'read_memory', 'trl_trainer']
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #250c16bf
 import json, random
@@ -65,16 +65,16 @@ def trl_arguments(recipe, *, rows: int, processes: int = 1) -> dict:
     Raises ValueError if the rows do not make up whole updates.
     """
     made = as_recipe(recipe)
-    drawn = made.prompts * made.group
-    update = min(made.minibatch or drawn, drawn)
+    generated = made.prompts * made.group
+    update = min(made.minibatch or generated, generated)
     together = rows * processes
-    if update % together or drawn % update:
-        raise ValueError(f"recipe {made.name!r} draws {drawn} rows and updates on {update}; "
+    if update % together or generated % update:
+        raise ValueError(f"recipe {made.name!r} draws {generated} rows and updates on {update}; "
                          f"{processes} x {rows} rows at a time do not make that up. Wanted a "
-                         f"divisor of {update}, and {update} a divisor of {drawn}.")
+                         f"divisor of {update}, and {update} a divisor of {generated}.")
     batch = dict(num_generations=made.group, per_device_train_batch_size=rows,
                  gradient_accumulation_steps=update // together,
-                 steps_per_generation=drawn // together, num_iterations=made.epochs)
+                 steps_per_generation=generated // together, num_iterations=made.epochs)
     optimiser = dict(learning_rate=made.lr, adam_beta1=made.betas[0], adam_beta2=made.betas[1],
                      weight_decay=made.weight_decay, max_grad_norm=made.max_grad_norm,
                      lr_scheduler_type='constant_with_warmup', warmup_steps=made.warmup)
@@ -88,7 +88,7 @@ class RecipeMixin:
     """What makes a `GRPOTrainer` train by a recipe; `recipe_trainer` builds the class.
 
     generated: the rows of this process in the present generation. kept: which were selected.
-    drawn: the rows of all processes. windows: for each optimiser step, the mask of all its rows.
+    all_rollouts: those of all processes. update_masks: for each update, the mask of all its rows.
     evaluated: own rows, and which were selected, of what was drawn last for an evaluation.
     redraws: how often others are drawn for groups of which the selection keeps nothing.
     """
@@ -104,7 +104,7 @@ class RecipeMixin:
         _check_slices(self.args)
         _check_redraws(self)
         _share_reference(self)
-        self.add_callback(_Remembering(self))
+        self.add_callback(_MemoryCallback(self))
 
     def _calculate_rewards(self, *args):
         self.rewards = super()._calculate_rewards(*args)
@@ -118,11 +118,11 @@ class RecipeMixin:
             output, rows = _drawn_again(self, draw, output, rows)
         rollouts = _rollouts_of(self, rows)
         with _forgetting(self):
-            batch, kept = _weighed(self, rollouts)
+            batch, kept = _weighted_batch(self, rollouts)
         mine = _own_rows(self.accelerator, len(inputs))
         own = batch.take(mine), kept[mine]
         if self.model.training:
-            self.drawn = rollouts
+            self.all_rollouts = rollouts
             self.generated, self.kept = own
             self.is_new = True
         else:                                    # TRL goes on with the slices that it has
@@ -133,7 +133,7 @@ class RecipeMixin:
     def _prepare_inputs(self, generation_batch):
         inputs = super()._prepare_inputs(generation_batch)
         if self.is_new:
-            self.windows = _update_masks(self)
+            self.update_masks = _update_masks(self)
         self.is_new = False
         return inputs
 
@@ -164,11 +164,11 @@ def check_carried(recipe) -> None:
 
 def _check_slices(args) -> None:
     "Raises ValueError unless a generation is a whole number of optimiser steps."
-    drawn = args.steps_per_generation
+    generation = args.steps_per_generation
     update = args.gradient_accumulation_steps
-    if drawn % update:
-        raise ValueError(f"a generation is cut into {drawn} slices and an update takes {update}: "
-                         "wanted a whole number of updates (`trl_arguments` gives both).")
+    if generation % update:
+        raise ValueError(f"a generation is cut into {generation} slices and an update takes "
+                         f"{update}: wanted a whole number of updates (`trl_arguments` gives both).")
 
 
 def _as_reward_function(stage):
@@ -185,7 +185,7 @@ def _own_rows(accelerator, count: int) -> Int[Tensor, "n"]:
     return torch.arange(first, first + count, device=accelerator.device)
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #000c8b27
-_THEIRS = {signal_name('logp', 'old'): 'old_per_token_logps',
+_TRL_NAMES = {signal_name('logp', 'old'): 'old_per_token_logps',
            signal_name('logp', 'ref'): 'ref_per_token_logps',
            'logp_behave': 'sampling_per_token_logps'}
 
@@ -200,7 +200,7 @@ def rows_from(output: dict, inputs: list) -> list[dict]:
         row = dict(mask=own[said], item=as_item(given.get('item')))
         row['prompt'] = output['prompt_ids'][i][asked]
         row['tokens'] = output['completion_ids'][i][said]
-        for name, theirs in _THEIRS.items():
+        for name, theirs in _TRL_NAMES.items():
             if theirs in output:
                 row[name] = output[theirs][i][said].float()
         found.append(row)
@@ -214,8 +214,8 @@ def _stacked(rows: list[dict], name: str, filler) -> Tensor:
     return pad_sequence(values, batch_first=True, padding_value=filler)
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #ed520c16
-_FIELDS = ('prompt', 'tokens', 'mask', 'item', 'reward')
-_LOGPS = tuple(_THEIRS)
+_NOT_SIGNALS = ('prompt', 'tokens', 'mask', 'item', 'reward')
+_LOGPS = tuple(_TRL_NAMES)
 
 
 def rollouts_from(rows: list[dict], policy, group: int, **fields) -> Rollouts:
@@ -227,7 +227,7 @@ def rollouts_from(rows: list[dict], policy, group: int, **fields) -> Rollouts:
     backwards = [dict(prompt=row['prompt'].flip(0)) for row in rows]
     prompts = _stacked(backwards, 'prompt', policy.pad).flip(1)
     asked = _sizes(rows, 'prompt') > torch.arange(prompts.shape[1], device=device)
-    known = {name: _stacked(rows, name, 0.0) for name in rows[0] if name not in _FIELDS}
+    known = {name: _stacked(rows, name, 0.0) for name in rows[0] if name not in _NOT_SIGNALS}
     for name in _LOGPS:
         if name in known:
             fields[name] = known.pop(name)
@@ -282,7 +282,7 @@ def _all_rows(trainer, output: dict, inputs: list) -> list[dict]:
             own = replace(own, logp_behave=own.logp_old)
     rows = [row | _signals_of(own, i, len(row['tokens'])) for i, row in enumerate(rows)]
     every = _from_all_processes(trainer.accelerator, rows)
-    return [row | dict(reward=reward) for row, reward in zip(every, _summed(trainer))]
+    return [row | dict(reward=reward) for row, reward in zip(every, _summed_rewards(trainer))]
 
 
 def _rollouts_of(trainer, rows: list[dict]) -> Rollouts:
@@ -295,7 +295,7 @@ def _rollouts_of(trainer, rows: list[dict]) -> Rollouts:
                              temperature=trainer.args.temperature)
 
 
-def _summed(trainer) -> Float[Tensor, "n"]:
+def _summed_rewards(trainer) -> Float[Tensor, "n"]:
     "The rewards of all rows, summed with TRL's weights; nan where no function gave one."
     weights = trainer.reward_weights.to(trainer.rewards.device)
     total = (trainer.rewards * weights).nansum(1)
@@ -305,7 +305,7 @@ def _summed(trainer) -> Float[Tensor, "n"]:
 def _signals_of(rollouts, i: int, size: int) -> dict:
     "What is known of row `i`, of `size` tokens, before the update."
     known = dict(rollouts.signals)
-    for name in _THEIRS:
+    for name in _TRL_NAMES:
         values = getattr(rollouts, name)
         if values is not None and not values[rollouts.mask].isnan().any():
             known[name] = values
@@ -316,16 +316,16 @@ def _from_all_processes(accelerator, rows: list[dict]) -> list[dict]:
     "The rows of all processes, one process after the other."
     if accelerator.num_processes == 1: return rows
     gather = import_optional('accelerate.utils', "training on TRL").gather_object
-    return _moved(gather(_moved(rows, 'cpu')), accelerator.device)
+    return _on_device(gather(_on_device(rows, 'cpu')), accelerator.device)
 
 
-def _moved(rows: list[dict], device) -> list[dict]:
+def _on_device(rows: list[dict], device) -> list[dict]:
     "Rows with their tensors on a device."
     return [{name: x.to(device) if torch.is_tensor(x) else x for name, x in row.items()}
             for row in rows]
 
 
-def _weighed(trainer, rollouts) -> tuple[Batch, Bool[Tensor, "n"]]:
+def _weighted_batch(trainer, rollouts) -> tuple[Batch, Bool[Tensor, "n"]]:
     "All rows with their advantages and weights, 0 for those dropped; which ones are kept."
     with _policies_of(trainer) as (policy, _):
         adv = advantages(trainer.stages, rollouts, policy=policy)
@@ -387,7 +387,7 @@ def _groups(trainer, output: dict, rows: list) -> tuple[list, list]:
     if 'pixel_values' in output:
         raise ValueError("redraws are made for problems in text only: leave redraws out.")
     theirs = _from_all_processes(trainer.accelerator, _taken_apart(output))
-    _, kept = _weighed(trainer, _rollouts_of(trainer, rows))
+    _, kept = _weighted_batch(trainer, _rollouts_of(trainer, rows))
     pairs = list(zip(theirs, rows))
     found = [], []
     for first in range(0, len(rows), trainer.num_generations):
@@ -474,7 +474,7 @@ def _update_mask(trainer, batch) -> Bool[Tensor, "m t"]:
     "The mask of the optimiser step that is being made; the batch's own in an evaluation."
     if not trainer.model.training: return batch.mask
     place = trainer._step % trainer.args.steps_per_generation
-    return trainer.windows[place // trainer.args.gradient_accumulation_steps]
+    return trainer.update_masks[place // trainer.args.gradient_accumulation_steps]
 
 
 def with_engine_ratio(batch, inputs: dict, needs=()) -> Batch:
@@ -511,7 +511,7 @@ def _share_reference(trainer) -> None:
     reference.call.kept = Policy(model, trainer.processing_class, fast=False)
 
 
-def remembering(stages) -> dict:
+def stages_with_memory(stages) -> dict:
     "The stages that have something to remember, by place."
     return {place: part for place, part in stages.memory.items()
             if not isinstance(part, fixed_reference)}
@@ -521,7 +521,7 @@ def remembering(stages) -> dict:
 def _forgetting(trainer):
     "What stages note down of an evaluation is taken back; that of the training stays."
     is_evaluation = not trainer.model.training
-    parts = list(remembering(trainer.stages).values()) if is_evaluation else []
+    parts = list(stages_with_memory(trainer.stages).values()) if is_evaluation else []
     known = [dict(vars(part)) for part in parts]
     try:
         yield
@@ -531,19 +531,19 @@ def _forgetting(trainer):
             vars(part).update(before)
 
 
-def _remember(trainer) -> None:
+def _update_memory(trainer) -> None:
     "Let every stage with a memory take in the present generation."
-    found = remembering(trainer.stages)
+    found = stages_with_memory(trainer.stages)
     with _policies_of(trainer) as (policy, _):
         state = SimpleNamespace(policy=policy, optimiser=trainer.optimizer,
-                                rollouts=trainer.drawn, step=trainer.state.global_step)
+                                rollouts=trainer.all_rollouts, step=trainer.state.global_step)
         for place, stage in found.items():
             if hasattr(stage, 'update'):
-                stage.update(state if place == 'reference' else trainer.drawn)
-    _agree(trainer.accelerator, {p: s for p, s in found.items() if p != 'reference'})
+                stage.update(state if place == 'reference' else trainer.all_rollouts)
+    _sync_memory(trainer.accelerator, {p: s for p, s in found.items() if p != 'reference'})
 
 
-def _agree(accelerator, memory: dict) -> None:
+def _sync_memory(accelerator, memory: dict) -> None:
     "Give the stages of every process the state that the first process has."
     if accelerator.num_processes == 1 or not memory: return
     broadcast = import_optional('accelerate.utils', "training on TRL").broadcast_object_list
@@ -553,14 +553,14 @@ def _agree(accelerator, memory: dict) -> None:
     unpack_stages(memory, *box)
 
 
-class _Remembering(TrainerCallback):
+class _MemoryCallback(TrainerCallback):
     "Tells stages with a memory what was drawn, and keeps their state in checkpoints."
     def __init__(self, trainer): self.trainer = trainer
 
     def on_step_end(self, args, state, control, **_):
         updates = args.steps_per_generation // args.gradient_accumulation_steps
         if state.global_step % (updates * args.num_iterations) == 0:
-            _remember(self.trainer)
+            _update_memory(self.trainer)
 
     def on_save(self, args, state, control, **_):
         if state.is_world_process_zero:
@@ -576,7 +576,7 @@ _TENSORS = 'stages.safetensors'
 
 def write_memory(stages, folder) -> None:
     "Write what stages remember into a checkpoint folder; nothing if they remember nothing."
-    found = remembering(stages)
+    found = stages_with_memory(stages)
     if not found: return
     plain, tensors = pack_stages(found)
     whole = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
@@ -589,7 +589,7 @@ def read_memory(stages, folder) -> None:
 
     Raises ValueError for a checkpoint that has nothing of it.
     """
-    found = remembering(stages)
+    found = stages_with_memory(stages)
     if not found: return
     path = Path(folder) / _PLAIN
     if not path.exists():
