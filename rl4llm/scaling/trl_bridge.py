@@ -168,7 +168,7 @@ def _check_slices(args) -> None:
     update = args.gradient_accumulation_steps
     if generation % update:
         raise ValueError(f"a generation is cut into {generation} slices and an update takes "
-                         f"{update}: wanted a whole number of updates (`trl_arguments` gives both).")
+                         f"{update}: wanted a whole number of updates; `trl_arguments` gives both.")
 
 
 def _as_reward_function(stage):
