@@ -29,7 +29,7 @@ from .config_files import (
     ADDED_STAGES, AVERAGES, RECIPE_FIELDS, STAGE_KNOBS, FullScale, Sourced, averages_itself,
     config_names, config_rows, full_recipe, knob_of, load_config, steps_of)
 from .datasets import DATASETS, load_problems
-from .trl_bridge import not_carried, remembering, trl_arguments, trl_trainer
+from .trl_bridge import not_carried, stages_with_memory, trl_arguments, trl_trainer
 from ..tasks.protocol import as_task, tasks
 
 # %% ../../nbs/scaling/05_launching.ipynb #59332640
@@ -333,7 +333,7 @@ def newest_checkpoint(folder, stages) -> str | None:
 
 def _is_whole(path: Path, stages) -> bool:
     "Whether a folder is a checkpoint that has the files which are written last."
-    last = ['trainer_state.json', *(['stages.json'] if remembering(stages) else [])]
+    last = ['trainer_state.json', *(['stages.json'] if stages_with_memory(stages) else [])]
     is_numbered = path.name.partition('-')[2].isdecimal()
     return is_numbered and all((path / name).exists() for name in last)
 
