@@ -221,7 +221,11 @@ def test_the_readme_and_the_lab_tell_the_same_commands_and_they_parse(tmp_path, 
         assert CliRunner().invoke(app, [*words, '--help']).exit_code == 0
         if '--model' in words:
             assert words[words.index('--model') + 1] in known_models()
-    done = CliRunner().invoke(app, [*words, '--print', '--out', str(tmp_path)])
+    words += ['--print', '--out', str(tmp_path)]
+    missing = CliRunner().invoke(app, words)
+    assert missing.exit_code == 1 and "'mine.jsonl' is no file" in str(missing.exception)
+    (tmp_path / 'mine.jsonl').write_text('{"question": "What is 2 + 3?", "answer": "5"}\n')
+    done = CliRunner().invoke(app, words)
     assert done.exit_code == 0 and '--data mine.jsonl' in done.output
 
 

@@ -17,6 +17,8 @@ from rl4llm.scaling.launching import (
     accelerate_config,
     build_run,
     check_config,
+    check_data,
+    check_launch,
     config_problems,
     full_recipe,
     laid_out,
@@ -208,6 +210,68 @@ def test_small_takes_every_recipe_that_carries_over(tmp_path):
         build_run('pppo', small=True, steps=1, out=tmp_path)
     with pytest.raises(ValueError, match='has no full-scale file, and does not carry over'):
         launch_plan('dph_js', out=tmp_path)
+
+
+def test_a_launch_that_would_fail_everywhere_is_refused_before():
+    for name, how, words in (
+        ('grpo', dict(processes=5), 'do not make that up'),
+        ('pacs', {}, 'does not carry over'),
+        ('grpo', dict(num_generation=8), 'did you mean'),
+        ('ppo', dict(small=True, processes=7), 'do not make that up'),
+        ('grpo', dict(processes=0), 'wanted at least 1'),
+    ):
+        with pytest.raises(ValueError, match=words):
+            check_launch(name, **how)
+    check_launch('grpo', processes=8)
+    check_launch('grpo', processes=5, prompts=10, group=5, minibatch=None)  # changes count
+    check_launch('dapo', redraws=10)
+
+
+def test_data_that_a_run_could_not_read_are_refused_before(tmp_path):
+    path = tmp_path / 'mine.jsonl'
+    path.write_text('{"q": "What is 2 + 3?", "sol": "5"}\n')
+    check_data(str(path), question='q', answer='sol')
+    check_data(None, small=True)
+    check_data('gsm8k')  # on a hub: not fetched
+    for word, fields, said in (
+        (str(path), {}, 'question'),
+        ('nosuch.jsonl', {}, 'is no file'),
+        (None, {}, 'needs data'),
+    ):
+        with pytest.raises(ValueError, match=said):
+            check_data(word, **fields)
+
+
+def test_redraws_can_be_asked_for(tmp_path):
+    how = dict(small=True, out=tmp_path, prompts=4, group=8, minibatch=None, rows=8, steps=1)
+    trainer = build_run('dapo', redraws=3, **how)
+    assert trainer.redraws == 3
+    with pytest.raises(ValueError, match='redraws would do nothing'):
+        build_run('grpo', redraws=3, **how)
+
+
+def test_questions_go_to_a_model_as_it_can_read_them(tmp_path):
+    from transformers import AutoTokenizer
+
+    mine = Dataset.from_dict(
+        {'prompt': [[{'role': 'system', 'content': 'a'}, {'role': 'user', 'content': 'b'}]] * 4}
+        | {'answer': ['5'] * 4}
+    )
+    how = dict(out=tmp_path, small=True, steps=1, prompts=4, group=8, minibatch=None, rows=8)
+    with pytest.raises(ValueError, match='the embedded model .* give --model'):
+        build_run('grpo', mine, **how)
+    assert not list(tmp_path.iterdir())
+    policy = Policy.load('tiny-v1')
+    policy.model.save_pretrained(tmp_path / 'model')
+    policy.tokenizer.save_pretrained(tmp_path / 'model')
+    plain = build_run('grpo', mine, **how | dict(model=str(tmp_path / 'model')))
+    assert set(plain.train_dataset['prompt']) == {'a\n\nb'}
+    assert set(plain.train_dataset['answer']) == {'5'}
+    spoken = AutoTokenizer.from_pretrained(tmp_path / 'model')
+    spoken.chat_template = "{{ messages[0]['content'] }}"
+    spoken.save_pretrained(tmp_path / 'model')
+    chat = build_run('grpo', mine, **how | dict(model=str(tmp_path / 'model')))
+    assert chat.train_dataset[0]['prompt'][1]['content'] == 'b'
 
 
 def test_what_goes_on_must_be_the_same_run(tmp_path):

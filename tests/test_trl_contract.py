@@ -60,6 +60,7 @@ CALLS = {
 ATTRIBUTES = {
     'num_generations': '__init__',
     'num_generations_eval': '__init__',
+    'reward_func_names': '__init__',
     'ref_model': '__init__',
     'reward_weights': '__init__',
     'train_dataset': 'get_train_dataloader',

@@ -474,7 +474,7 @@ def _scale_plan(
 
     A server of vLLM has GPUs on top of those that train.
 
-    Example: rl4llm scale plan open_rs --gpu A40 --processes 4 --response-tokens 1800
+    Example: rl4llm scale plan open_rs --gpu A40 --processes 3 --response-tokens 1800
     """
     from rl4llm.scaling.planning import plan, plan_text
     asked = parse_changes(changes or [])
@@ -552,9 +552,13 @@ def _scale_launch(
     Example: rl4llm scale launch grpo --small --processes 2 --steps 5
     """
     from rl4llm.core.settings_file import settings
-    from rl4llm.scaling.launching import launch, launch_plan, write_files
-    _check_no_option(parse_changes(changes or []), 'scale launch', cutoff=1)
-    _data_or_task(data, task_name)
+    from rl4llm.scaling.launching import (
+        check_data, check_launch, launch, launch_plan, write_files)
+    asked = parse_changes(changes or [])
+    _check_no_option(asked, 'scale launch', cutoff=1)
+    word = _data_or_task(data, task_name)
+    check_launch(config, processes=processes, small=small, rows=rows, **asked)
+    check_data(word, small=small, question=question, answer=answer)
     folder = out or settings().runs / 'scale' / Path(config).stem
     given = dict(data=data, task=task_name, question=question, answer=answer, steps=steps,
                  rows=rows, seed=seed)

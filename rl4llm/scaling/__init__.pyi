@@ -89,7 +89,9 @@ from .launching import Launch as Launch
 from .launching import accelerate_config as accelerate_config
 from .launching import build_run as build_run
 from .launching import check_config as check_config
+from .launching import check_data as check_data
 from .launching import check_folder as check_folder
+from .launching import check_launch as check_launch
 from .launching import config_problems as config_problems
 from .launching import data_from as data_from
 from .launching import laid_out as laid_out

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['check_config', 'launch_arguments', 'trl_problems', 'config_problems', 'laid_out', 'data_from', 'newest_checkpoint',
-           'check_folder', 'build_run', 'scale_run', 'accelerate_config', 'Launch', 'launch_plan', 'write_files',
-           'launch']
+           'check_folder', 'build_run', 'scale_run', 'accelerate_config', 'Launch', 'launch_plan', 'check_launch',
+           'check_data', 'write_files', 'launch']
 
 # %% ../../nbs/scaling/05_launching.ipynb #4cbf2eec
 import hashlib, inspect, json, os, random, shlex, subprocess, sys
@@ -29,7 +29,8 @@ from .config_files import (
     ADDED_STAGES, AVERAGES, RECIPE_FIELDS, STAGE_KNOBS, FullScale, Sourced, averages_itself,
     config_names, config_rows, full_recipe, knob_of, load_config, steps_of)
 from .datasets import DATASETS, load_problems
-from .trl_bridge import not_carried, stages_with_memory, trl_arguments, trl_trainer
+from .trl_bridge import (
+    check_carried, not_carried, stages_with_memory, trl_arguments, trl_trainer)
 from ..tasks.protocol import as_task, tasks
 
 # %% ../../nbs/scaling/05_launching.ipynb #59332640
@@ -399,7 +400,7 @@ def _with_rows(rows: int | None, changes: dict):
 def _check_arguments(changes: dict) -> None:
     "Raises ValueError for a change that neither the recipe nor TRL knows, with the nearest."
     trl = import_optional('trl', "a run on TRL")
-    of_trainer = inspect.signature(trl.GRPOTrainer.__init__).parameters
+    of_trainer = {*inspect.signature(trl.GRPOTrainer.__init__).parameters, 'redraws'}
     asked = {name: value for name, value in changes.items() if name not in of_trainer}
     for problem in trl_problems(asked, (*STAGE_FIELDS, *LOOP_FIELDS)):
         raise ValueError(problem)
@@ -412,6 +413,23 @@ def _saving(made, every: int) -> dict:
     updates = made.prompts * made.group // _update_rows(made) * made.epochs
     return dict(save_strategy='steps', save_steps=updates * every, logging_steps=updates,
                 report_to=[])
+
+
+def _for_model(problems, name: str, tokenizer=None):
+    """The data set with prompts that the model reads: text if it has no template.
+
+    Raises ValueError for messages to the embedded model, which has the words of its tasks only.
+    """
+    if isinstance(problems[0]['prompt'], str): return problems
+    if name.startswith('tiny'):
+        raise ValueError(f"the embedded model {name} knows the words of its own tasks only and "
+                         "cannot read your questions: give --model FOLDER (or a hub name), or "
+                         "try the way with --task countdown.")
+    from transformers import AutoTokenizer
+    tokenizer = tokenizer or AutoTokenizer.from_pretrained(name)
+    if tokenizer.chat_template: return problems
+    texts = ['\n\n'.join(part['content'] for part in asked) for asked in problems['prompt']]
+    return type(problems).from_dict({**problems.to_dict(), 'prompt': texts})
 
 
 def _asking(policy):
@@ -434,7 +452,7 @@ def build_run(source, data=None, *, out, model: str | None = None, steps: int | 
     small: the recipe's own small numbers on the embedded model; a recipe needs no file then.
     rows: of a micro-batch on one device, at most. every: generations between checkpoints.
     more: recipe fields, arguments of TRL's `GRPOConfig` or of its trainer; they win. There
-    `per_device_train_batch_size` is another word for rows.
+    `per_device_train_batch_size` is another word for rows, and `redraws` is the bridge's own.
     Raises ValueError or ModuleNotFoundError in one sentence for what cannot run.
     """
     config = _as_config(source, small)
@@ -449,6 +467,7 @@ def build_run(source, data=None, *, out, model: str | None = None, steps: int | 
     if policy:
         more.setdefault('processing_class', policy.tokenizer)
     problems = laid_out(made, data, steps=steps, seed=seed, ask=_asking(policy))
+    problems = _for_model(problems, name, more.get('processing_class'))
     found = _SMALL if small else _extra_arguments(config)
     found = found | _device_arguments() | _saving(made, every) | more
     _check_libraries(found)
@@ -552,6 +571,34 @@ def _server(config, model: str | None) -> str | None:
     "The line that starts vLLM on GPUs of its own, where the file wants it there."
     if not config['use_vllm'] or config['vllm_mode'] != 'server': return None
     return shlex.join(['trl', 'vllm-serve', '--model', model or config['model']])
+
+
+def check_launch(source, *, processes: int | None = None, small: bool = False,
+                 rows: int | None = None, **changes) -> None:
+    """Raises ValueError for a launch that would fail in every process once it runs.
+
+    That is: a recipe that does not carry over, rows that do not make up an update on so many
+    `processes`, a change that neither recipe nor TRL knows. Other arguments as in `build_run`.
+    """
+    config = _as_config(source, small)
+    rows, changes = _with_rows(rows, changes)
+    numbers = as_recipe(config.recipe) if small else full_recipe(config)
+    made, more = _with_changes(numbers, changes)
+    made = _carried(made)
+    check_carried(made)
+    _check_arguments(more)
+    count = _at_least_one(processes, 'processes') or config['num_processes'] or 1
+    trl_arguments(made, rows=_fitting_rows(config, made, rows, count), processes=count)
+
+
+def check_data(data: str | None, *, small: bool = False, **fields_given) -> None:
+    """Raises ValueError for a word of `data_from` that a run could not read.
+
+    A data set that would be fetched is not read.
+    """
+    is_fetched = data in DATASETS and not Path(data).exists()
+    found = data if is_fetched else data_from(data, **fields_given)
+    _data_of(found, small)
 
 
 def write_files(plan: Launch) -> None:

@@ -108,6 +108,10 @@ class RecipeMixin:
 
     def _calculate_rewards(self, *args):
         self.rewards = super()._calculate_rewards(*args)
+        if self.rewards.isnan().all():
+            raise ValueError(f"{self.reward_func_names} gave None for all {len(self.rewards)} "
+                             "responses, so there is nothing to learn from: wanted a number for "
+                             "at least one. Has the data the columns that the reward reads?")
         return self.rewards
 
     def _generate_and_score_completions(self, inputs):
