@@ -181,3 +181,40 @@ def test_several_updates_a_step_clip_around_the_receiver(base):
     made = SMALL.but(minibatch=4, objective=use('ppo_clip', high=0.28))
     swarm = swarm_sharing(base, EASY, made, nodes=2, external=2, steps=1)
     assert swarm.metrics['grad_norm'].notna().all()
+
+
+@pytest.mark.parametrize('external', [0, 2])
+def test_nodes_in_processes_of_their_own_are_the_same_nodes(base, external):
+    how = dict(nodes=3, external=external, steps=2, seed=4)
+    turns = swarm_sharing(base, EASY, SMALL, **how)
+    apart = swarm_sharing(base, EASY, SMALL, **how, processes=True)
+    for one, other in zip(turns.policies, apart.policies):
+        assert all(map(torch.equal, weights(one), weights(other)))
+    times = [name for name in turns.metrics if name.startswith('seconds')]
+    assert turns.metrics.drop(columns=times).equals(apart.metrics.drop(columns=times))
+    assert bool(turns.metrics['external'].sum()) == bool(external)
+
+
+def test_what_a_node_in_a_process_raises_is_raised_here(base):
+    with pytest.raises(Exception, match='step 0') as found:
+        swarm_sharing(base, EASY, SMALL, nodes=2, external=1, steps=1, limit=-1, processes=True)
+    with pytest.raises(type(found.value), match='step 0'):
+        swarm_sharing(base, EASY, SMALL, nodes=2, external=1, steps=1, limit=-1)
+
+
+def test_what_no_process_could_import_is_refused(base):
+    def nothing(prompts, completions, **columns):
+        return [0.0] * len(completions)
+
+    with pytest.raises(ValueError, match='leave processes out'):
+        swarm_sharing(
+            base, EASY, SMALL.but(reward=nothing), nodes=2, external=0, steps=1, processes=True
+        )
+
+
+def test_a_process_that_dies_is_named(base, monkeypatch):
+    import rl4llm.scaling.swarm as module
+
+    monkeypatch.setattr(module, '_live', exit)  # in the child: ends at once
+    with pytest.raises(RuntimeError, match='node 0 has ended'):
+        swarm_sharing(base, EASY, SMALL, nodes=2, external=1, steps=1, processes=True)

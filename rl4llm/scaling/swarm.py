@@ -7,8 +7,13 @@ __all__ = ['messages_of', 'read_message', 'useful', 'join_groups', 'Swarm', 'swa
 
 # %% ../../nbs/scaling/09_swarm.ipynb #6486c34a
 import json
+import multiprocessing
+import pickle
 import random
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 # %% ../../nbs/scaling/09_swarm.ipynb #76cdf131
 import pandas as pd
@@ -18,7 +23,7 @@ from torch import Tensor
 # %% ../../nbs/scaling/09_swarm.ipynb #3cc81cb9
 from ..analysis.likelihood import written
 from ..core.numerics import fold
-from ..core.policy import as_policy
+from ..core.policy import Policy, as_policy
 from ..core.registry import as_recipe
 from ..core.rollouts import concat_rollouts, group_range
 from ..core.sampling import response_room
@@ -136,7 +141,7 @@ class Swarm:
 
 
 def swarm_sharing(policy, task, recipe, *, nodes: int = 4, external: int = 4, steps: int,
-                  seed: int = 0, limit: float = 1e4) -> Swarm:
+                  seed: int = 0, limit: float = 1e4, processes: bool = False) -> Swarm:
     """Train `nodes` copies of `policy` that share their rollouts as text.
 
     policy: one for all, or a list of as many as there are nodes.
@@ -144,19 +149,34 @@ def swarm_sharing(policy, task, recipe, *, nodes: int = 4, external: int = 4, st
     external: most groups of others in a step (J). With 0, node k is
     `train(policy, task, recipe, steps=steps, seed=seed + k)`, bit for bit.
     limit: a loss above it counts as diverged.
+    processes: each node in a process of its own, with the same numbers; on the CPU. Task and
+        recipe must then be importable (nothing that a notebook has defined).
     Raises ValueError for fewer than one node or step, a negative `external`, another number of
-    policies, or external groups for a node that is alone. Source: SAPO (2025).
+    policies, or external groups for a node that is alone; RuntimeError if a process dies.
+    Source: SAPO (2025).
     """
     _check_swarm(policy, nodes=nodes, external=external, steps=steps)
     given = policy if isinstance(policy, list) else [policy] * nodes
     copies = [as_policy(p).clone() for p in given]
-    made = as_recipe(recipe)
-    states = [start(copy, as_task(task), made, steps=steps, seed=seed + k, path=None)
-              for k, copy in enumerate(copies)]
+    how = dict(task=as_task(task), recipe=as_recipe(recipe), steps=steps, seed=seed,
+               external=external, limit=limit)
+    rows = (_in_processes if processes else _in_turns)(copies, **how)
+    return Swarm(copies, pd.DataFrame(rows))
+
+
+def _in_turns(policies: list, *, steps: int, external: int, limit: float, **how) -> list[dict]:
+    "All steps of all nodes, in this process; the rows of metrics."
+    states = [_node_state(policy, node, steps=steps, **how)
+              for node, policy in enumerate(policies)]
     rows = []
     for _ in range(steps):
         rows += _round(states, external, limit)
-    return Swarm(copies, pd.DataFrame(rows))
+    return rows
+
+
+def _node_state(policy, node: int, *, task, recipe, steps: int, seed: int):
+    "The state in which a node begins."
+    return start(policy, task, recipe, steps=steps, seed=seed + node, path=None)
 
 # %% ../../nbs/scaling/09_swarm.ipynb #d4fe64d3
 def _check_swarm(policy, *, nodes: int, external: int, steps: int) -> None:
@@ -174,27 +194,137 @@ def _check_swarm(policy, *, nodes: int, external: int, steps: int) -> None:
 
 def _round(states: list, external: int, limit: float) -> list[dict]:
     "One step of every node; the rows of metrics."
-    if not external:
-        rows = [train_step(state, limit) for state in states]
-        rows = [dict(row, external=0, offered=0, unreadable=0) for row in rows]
-    else:
+    if external:
         rows = _shared_round(states, external, limit)
-    for node, (state, row) in enumerate(zip(states, rows)):
-        state.run.log(row)
-        state.step += 1
-        row['node'] = node
-    return rows
+    else:
+        rows = [_alone(state, limit) for state in states]
+    return [_end_step(state, row, node) for node, (state, row) in enumerate(zip(states, rows))]
 
 
 def _shared_round(states: list, external: int, limit: float) -> list[dict]:
     "All nodes draw and send; then each learns from its own rows and from what others sent."
     sampling = [draw_step(state) for state in states]
     letters = [messages_of(state.rollouts, node) for node, state in enumerate(states)]
+    return [_learn_shared(state, _of_others(letters, node), sampling[node], external, limit)
+            for node, state in enumerate(states)]
+
+
+def _of_others(letters: list[list[str]], node: int) -> list[str]:
+    "What all nodes but this one have sent."
+    return [m for k, sent in enumerate(letters) if k != node for m in sent]
+
+
+def _alone(state, limit: float) -> dict:
+    "The step of a node that takes nothing from others."
+    return dict(train_step(state, limit), external=0, offered=0, unreadable=0)
+
+
+def _learn_shared(state, others: list[str], sampling: float, external: int, limit: float) -> dict:
+    "A node learns from what it has drawn and from what others have sent; its metrics."
+    pool, unreadable = _pool(state, others)
+    chosen = _join_some(state, pool, external)
+    row = learn_step(state, limit, sampling=sampling)
+    return dict(row, external=chosen, offered=len(pool), unreadable=unreadable)
+
+
+def _end_step(state, row: dict, node: int) -> dict:
+    "The row of metrics with its node; the state has gone a step further."
+    state.run.log(row)
+    state.step += 1
+    row['node'] = node
+    return row
+
+# %% ../../nbs/scaling/09_swarm.ipynb #6e01ab4c
+@contextmanager
+def _own_processes(policies: list, how: dict):
+    "Nodes in processes that end with the block: pipes to them, and where their weights are."
+    _check_sendable(how)
+    context = multiprocessing.get_context('spawn')
+    found = []
+    running = []
+    with TemporaryDirectory() as folder:
+        try:
+            for node, policy in enumerate(policies):
+                ours, theirs = context.Pipe()
+                place = policy.save(Path(folder) / str(node))
+                own = dict(node=node, folder=str(place), **how, **_settings_of(policy))
+                process = context.Process(target=_live, args=(theirs, own), daemon=True)
+                process.start()
+                theirs.close()
+                running.append(process)
+                found.append((ours, place))
+            yield found
+        finally:
+            for process in running:
+                process.terminate()
+                process.join()
+
+
+def _check_sendable(how: dict) -> None:
+    "Raises ValueError if another process could not have this."
+    try:
+        pickle.dumps(how)
+    except Exception as error:
+        raise ValueError("a node in its own process cannot have this task or recipe "
+                         f"({error}): define its functions in a module that can be imported, "
+                         "or leave processes out.") from None
+
+
+def _settings_of(policy) -> dict:
+    "What of a policy is not in its folder, and the threads that it computes with."
+    names = ('fast', 'bf16', 'name', 'style')
+    return dict(policy={name: getattr(policy, name) for name in names},
+                threads=torch.get_num_threads())
+
+
+def _heard(pipe, node: int):
+    "What a node says next. Raises what it raised, or RuntimeError if it is gone."
+    try:
+        said = pipe.recv()
+    except EOFError:
+        raise RuntimeError(f"the process of node {node} has ended before its time.") from None
+    if isinstance(said, Exception): raise said
+    return said
+
+
+def _in_processes(policies: list, *, steps: int, external: int, **how) -> list[dict]:
+    "All steps of all nodes, each in a process of its own; the rows of metrics."
     rows = []
-    for node, state in enumerate(states):
-        others = [m for k, sent in enumerate(letters) if k != node for m in sent]
-        pool, unreadable = _pool(state, others)
-        chosen = _join_some(state, pool, external)
-        row = learn_step(state, limit, sampling=sampling[node])
-        rows.append(dict(row, external=chosen, offered=len(pool), unreadable=unreadable))
+    with _own_processes(policies, dict(how, steps=steps, external=external)) as nodes:
+        pipes = [pipe for pipe, _ in nodes]
+        for _ in range(steps):
+            if external:
+                letters = [_heard(pipe, node) for node, pipe in enumerate(pipes)]
+                for node, pipe in enumerate(pipes):
+                    pipe.send(_of_others(letters, node))
+            rows += [_heard(pipe, node) for node, pipe in enumerate(pipes)]
+        for node, (pipe, place) in enumerate(nodes):
+            _heard(pipe, node)                         # it has written its weights
+            policies[node].model.load_state_dict(Policy.load(place).model.state_dict())
     return rows
+
+# %% ../../nbs/scaling/09_swarm.ipynb #27e8bb0f
+def _live(pipe, how: dict) -> None:
+    "The life of a node in its own process: it tells its rows, at last that it has saved."
+    try:
+        _take_steps(pipe, **how)
+        pipe.send('saved')
+    except Exception as error:
+        pipe.send(error)
+
+
+def _take_steps(pipe, *, node: int, folder: str, policy: dict, threads: int, steps: int,
+                external: int, limit: float, **how) -> None:
+    "All steps of a node, which writes its weights into the folder that they came from."
+    torch.set_num_threads(threads)
+    own = replace(Policy.load(folder, fast=policy['fast'], bf16=policy['bf16']), **policy)
+    state = _node_state(own, node, steps=steps, **how)
+    for _ in range(steps):
+        if external:
+            sampling = draw_step(state)
+            pipe.send(messages_of(state.rollouts, node))
+            row = _learn_shared(state, pipe.recv(), sampling, external, limit)
+        else:
+            row = _alone(state, limit)
+        pipe.send(_end_step(state, row, node))
+    own.save(folder)
