@@ -426,7 +426,7 @@ def _for_model(problems, name: str, tokenizer=None):
                          "cannot read your questions: give --model FOLDER (or a hub name), or "
                          "try the way with --task countdown.")
     from transformers import AutoTokenizer
-    tokenizer = tokenizer or AutoTokenizer.from_pretrained(name)
+    tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     if tokenizer.chat_template: return problems
     texts = ['\n\n'.join(part['content'] for part in asked) for asked in problems['prompt']]
     return type(problems).from_dict({**problems.to_dict(), 'prompt': texts})
