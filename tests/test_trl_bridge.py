@@ -327,6 +327,20 @@ def test_your_own_reward_and_advantage_are_trained_with(tmp_path):
     assert torch.equal(batch.adv[:, 0], own_advantage(rewards, None))
 
 
+def test_a_reward_that_answers_nothing_stops_the_run(tmp_path):
+    def sometimes(prompts, completions, **columns):
+        return [None if i % 2 else float(i % 4) for i in range(len(completions))]
+
+    def nothing(prompts, completions, **columns):
+        return [None] * len(completions)
+
+    made = recipe('grpo', prompts=4, group=8, minibatch=None, epochs=1, lr=1e-3)
+    start = Policy.load('tiny')
+    trained(made.but(reward=sometimes), tmp_path / 'some', start=start)
+    with pytest.raises(ValueError, match="'nothing'.* gave None for all 32 responses"):
+        trained(made.but(reward=nothing), tmp_path / 'none', start=start)
+
+
 def test_groups_that_teach_nothing_are_drawn_again(tmp_path):
     "Every group that is trained on has two different rewards, and the log says how it came to it."
     made = recipe('grpo', prompts=4, group=8, minibatch=16, lr=1e-3, select='drop_uniform_groups')

@@ -243,7 +243,7 @@ def laid_out(made, problems, *, steps: int, seed: int = 0, ask=None):
     """
     Dataset = import_optional('datasets', "a run on TRL").Dataset
     if isinstance(problems, Dataset):
-        _check_data(problems)
+        _check_columns(problems)
         rows = _Rows(problems)
         if made.curriculum.name == 'uniform':
             return problems.select(rows.sample(steps * made.prompts, seed=seed))
@@ -255,7 +255,7 @@ def laid_out(made, problems, *, steps: int, seed: int = 0, ask=None):
     return Dataset.from_dict({'prompt': [ask(item) for item in items], 'item': written})
 
 
-def _check_data(data) -> None:
+def _check_columns(data) -> None:
     "Raises ValueError for a data set that cannot be trained on."
     if not len(data):
         raise ValueError("the data set is empty: wanted at least one row.")
@@ -269,7 +269,10 @@ _SMALL = dict(use_vllm=False, gradient_checkpointing=False, bf16=False)
 
 def _embedded(name: str) -> Policy | None:
     "The embedded model of this name; None for one that TRL is to load."
-    return Policy.load(name) if name.startswith('tiny') else None
+    return Policy.load(name) if _is_embedded(name) else None
+
+
+def _is_embedded(name: str) -> bool: return name.startswith('tiny')
 
 
 def _device_arguments() -> dict:
@@ -421,7 +424,7 @@ def _for_model(problems, name: str, tokenizer=None):
     Raises ValueError for messages to the embedded model, which has the words of its tasks only.
     """
     if isinstance(problems[0]['prompt'], str): return problems
-    if name.startswith('tiny'):
+    if _is_embedded(name):
         raise ValueError(f"the embedded model {name} knows the words of its own tasks only and "
                          "cannot read your questions: give --model FOLDER (or a hub name), or "
                          "try the way with --task countdown.")

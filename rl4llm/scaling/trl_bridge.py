@@ -190,8 +190,8 @@ def _own_rows(accelerator, count: int) -> Int[Tensor, "n"]:
 
 # %% ../../nbs/scaling/02_trl_bridge.ipynb #000c8b27
 _TRL_NAMES = {signal_name('logp', 'old'): 'old_per_token_logps',
-           signal_name('logp', 'ref'): 'ref_per_token_logps',
-           'logp_behave': 'sampling_per_token_logps'}
+              signal_name('logp', 'ref'): 'ref_per_token_logps',
+              'logp_behave': 'sampling_per_token_logps'}
 
 
 def rows_from(output: dict, inputs: list) -> list[dict]:
