@@ -122,12 +122,12 @@ add_base('tiny-think-v1', 'Countdown with visible search: 1.0M parameters, secon
                           'feedback.', **_THINKER, shipped=True);
 
 # %% ../../nbs/training/07_pretraining.ipynb #6a200005
-add_base('tiny-straight-v1', 'As tiny-think-v1, but no demonstration gives an attempt up.',
-         **{**_THINKER, 'thoughts': dict(backs_up=False)})
-add_base('tiny-careless-v1', 'As tiny-think-v1, but every thought checks and is often wrong.',
-         **{**_THINKER, 'thoughts': dict(checks=1.0, fooled=(.5, .5))})
-add_base('tiny-think-s-v1', 'As tiny-think-v1, with a third of the parameters.',
-         **{**_THINKER, 'architecture': _llama(96, 3)})
+_SMALL = {**_THINKER, 'architecture': _llama(96, 3)}
+add_base('tiny-think-s-v1', 'As tiny-think-v1, with a third of the parameters.', **_SMALL)
+add_base('tiny-straight-s-v1', 'As tiny-think-s-v1, but no demonstration gives an attempt up.',
+         **{**_SMALL, 'thoughts': dict(backs_up=False)})
+add_base('tiny-careless-s-v1', 'As tiny-think-s-v1, but every thought checks and is often wrong.',
+         **{**_SMALL, 'thoughts': dict(checks=1.0, fooled=(.5, .5))})
 add_base('tiny-think-l-v1', 'As tiny-think-v1, with three times the parameters.',
          **{**_THINKER, 'architecture': _llama(208, 6)});
 
