@@ -11,6 +11,7 @@ question. What no check notices is a survivor: either it changes nothing that ma
     python tests/mutants.py --changed-since main --sample 200 --seed 3 --seconds 300
     python tests/mutants.py --store                           write tests/mutants.json as it goes
     python tests/mutants.py --store --rest                    those not stored as they are
+    python tests/mutants.py --store --again --module oracle   what survived and is not judged
 """
 
 import argparse, ast, contextlib, fnmatch, functools, gc, hashlib, io, json, multiprocessing, os
@@ -680,6 +681,9 @@ def chosen(sites, options):
     if options.rest:
         known = {m for m in {s.unit.module for s in sites} if is_stored(m)}
         numbers = [n for n in numbers if sites[n].unit.module not in known]
+    if options.again:
+        left = {(m, name) for m in stored() for name in unjudged(m)}
+        numbers = [n for n in numbers if (sites[n].unit.module, sites[n].name) in left]
     if options.changed_since is not None or options.sample is not None:
         scope = sorted({s.unit.module for s in sites})
         first = changed_since(options.changed_since, scope) if options.changed_since else []
@@ -731,16 +735,49 @@ def is_stored(module):
     return row.get('tried', 0) == row.get('sites') and row.get('digest') == digest(module)
 
 
+def unjudged(module):
+    "Names of the survivors of a module that nobody has judged yet."
+    row = stored().get(module, {})
+    return [name for name, reason in row.get('survivors', {}).items() if reason == UNJUDGED]
+
+
+def again(row, before):
+    """The stored row of a module, after some of its survivors were tried once more.
+
+    What was caught stays caught: between the two only assertions were added."""
+    tried = set(row['survivors']) | set(before['survivors'])
+    left = {n: r for n, r in before['survivors'].items() if r != UNJUDGED}
+    left.update(dict.fromkeys(row['survivors'], UNJUDGED))
+    gone = len(tried) - len(left)
+    crashed = row['crashed']
+    return {
+        **before,
+        'caught': before['caught'] + gone - crashed,
+        'crashed': before['crashed'] + crashed,
+        'digest': row['digest'],
+        'survivors': dict(sorted(left.items())),
+    }
+
+
+def write(rows):
+    STORED.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + '\n')
+
+
 def store(table):
-    text = json.dumps(merged(table, stored()), indent=1, ensure_ascii=False)
-    STORED.write_text(text + '\n')
+    write(merged(table, stored()))
+
+
+def store_again(table):
+    old = stored()
+    write({**old, **{module: again(row, old[module]) for module, row in table.items()}})
 
 
 class Store:
     "Writes each module's row when its last fault has been tried, so that a run can be cut short."
 
-    def __init__(self, sites, groups):
+    def __init__(self, sites, groups, once_more):
         self.sites, self.results = sites, defaultdict(list)
+        self.write = store_again if once_more else store
         self.left = Counter(sites[n].unit.module for group in groups for n in group)
 
     def add(self, result):
@@ -751,7 +788,7 @@ class Store:
             return
         table = counted(self.sites, self.results[module])
         if table:
-            store(table)
+            self.write(table)
             print(said(table, stored()).splitlines()[1], flush=True)
 
 
@@ -843,6 +880,7 @@ def command_line(arguments):
     parser.add_argument('--changed-since', metavar='REV', help='all faults of changed modules')
     parser.add_argument('--seconds', type=float, help='start no fault after this time')
     parser.add_argument('--rest', action='store_true', help='leave out modules stored as they are')
+    parser.add_argument('--again', action='store_true', help='try only survivors not judged yet')
     parser.add_argument('--jobs', type=int, default=min(2, os.cpu_count()))
     parser.add_argument('--store', action='store_true', help=f"write {STORED.name}")
     return parser.parse_args(arguments)
@@ -868,7 +906,7 @@ def main(arguments=None):
     modules = sorted({sites[n].unit.module for group in groups for n in group})
     files = sorted({f for m in modules for f in files_about(m)})
     results, old = [], stored()
-    keep = Store(sites, groups) if options.store else None
+    keep = Store(sites, groups, options.again) if options.store else None
 
     def work(items):
         for result in trial(sites, groups, modules, items, options):

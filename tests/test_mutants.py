@@ -268,6 +268,16 @@ def test_a_store_keeps_reasons():
     assert not mutants.unexpected({'new': row}, old)
 
 
+def test_survivors_are_tried_again():
+    known = {'f: a': 'equivalent: why', 'f: b': mutants.UNJUDGED, 'f: c': mutants.UNJUDGED}
+    before = dict(sites=9, tried=9, caught=5, crashed=1, digest='old', survivors=known)
+    row = dict(sites=9, tried=2, caught=0, crashed=1, digest='new', survivors={'f: c': ''})
+    after = mutants.again(row, before)
+    assert after['survivors'] == {k: v for k, v in known.items() if k != 'f: b'}
+    assert after['caught'] + after['crashed'] + len(after['survivors']) == after['tried'] == 9
+    assert (after['crashed'], after['digest']) == (2, 'new')
+
+
 @pytest.mark.parametrize(
     'caught, crashed, fails', [(40, 10, 0), (24, 10, 0), (23, 10, 1), (5, 40, 0)]
 )
