@@ -13,6 +13,8 @@ LESSONS = sorted((TOP / 'tutorials').glob('[0-9][0-9]_*.ipynb'))
 FOLDED = re.compile(
     r'<details><summary>Solution ([\d.]+)</summary>\n\n(.*?)\n</details>', re.DOTALL
 )
+LOOP = 'loop_diagram|where_methods_act|roadmap'
+WIDGET = 'microscope|advantage_playground|pass_at_k_explorer|recipe_differ|batch_calculator|Panel'
 SECONDS = 300  # a whole lesson on one thread, beside other tests; 180 on a quiet machine
 
 load_exercises()
@@ -576,9 +578,8 @@ def test_checks_stand_at_the_end(path):
 @every_lesson
 def test_a_lesson_has_the_loop_and_a_widget(path):
     code = '\n'.join(cells(path, 'code'))
-    assert 'loop_diagram(' in code and re.search(
-        r'^(microscope|advantage_playground)\(', code, re.MULTILINE
-    )
+    assert re.search(rf'^({LOOP})\(', code, re.MULTILINE)
+    assert re.search(rf'^({WIDGET})\(', code, re.MULTILINE)
 
 
 @every_lesson

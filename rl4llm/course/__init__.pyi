@@ -1,8 +1,22 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import diagrams as diagrams
 from . import exercises as exercises
 from . import pictures as pictures
 from . import policy_lesson as policy_lesson
 from . import reinforcement_lesson as reinforcement_lesson
+from .diagrams import Diagram as Diagram
+from .diagrams import LESSONS as LESSONS
+from .diagrams import LINE as LINE
+from .diagrams import PALE as PALE
+from .diagrams import PLACES as PLACES
+from .diagrams import WORDS as WORDS
+from .diagrams import clip_quadrants as clip_quadrants
+from .diagrams import four_policies as four_policies
+from .diagrams import group_diagram as group_diagram
+from .diagrams import mask_diagram as mask_diagram
+from .diagrams import prompt_tree as prompt_tree
+from .diagrams import roadmap as roadmap
+from .diagrams import where_methods_act as where_methods_act
 from .exercises import EXERCISES as EXERCISES
 from .exercises import Exercise as Exercise
 from .exercises import Reply as Reply
