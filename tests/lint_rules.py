@@ -19,6 +19,7 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 EFFECTS = {'append', 'extend', 'insert', 'setattr', 'print', 'display', 'write_text'}
+CHANGES = {'add', 'update', 'pop', 'setdefault', 'remove', 'discard', 'clear'}  # as methods alone
 
 
 # -- what is looked at
@@ -230,11 +231,43 @@ def lonely_expressions(cell):
             yield 'statement', statement, alone(statement)
 
 
+def values_of(comprehension):
+    "The expressions that a comprehension computes for each of its items."
+    if isinstance(comprehension, ast.DictComp):
+        return [comprehension.key, comprehension.value]
+    return [comprehension.elt]
+
+
+def effect_of(node):
+    "The name of what a node calls for its effect, or ''."
+    name = called(node)
+    is_method = isinstance(getattr(node, 'func', None), ast.Attribute)
+    return name if name in EFFECTS or is_method and name in CHANGES else ''
+
+
 def busy_comprehensions(cell):
     for node in ast.walk(cell.tree):
-        effect = called(getattr(node, 'elt', None)) if isinstance(node, COMPREHENSIONS) else ''
-        if effect in EFFECTS:
+        values = values_of(node) if isinstance(node, COMPREHENSIONS) else []
+        for effect in filter(None, map(effect_of, values)):
             yield 'statement', node, f'a comprehension calls {effect} for its effect: write a loop'
+
+
+def stray_lambdas(cell):
+    "Exported functions without a name that are no argument: of a call, or the default of one."
+    if not cell.exported:
+        return
+    arguments = set()
+    for node in ast.walk(cell.tree):
+        match node:
+            case ast.Call():
+                arguments |= {id(a) for a in node.args}
+            case ast.keyword():
+                arguments.add(id(node.value))
+            case ast.arguments():
+                arguments |= {id(d) for d in (*node.defaults, *node.kw_defaults)}
+    for node in ast.walk(cell.tree):
+        if isinstance(node, ast.Lambda) and id(node) not in arguments:
+            yield 'lambda', node, 'a lambda that is no argument: write a def'
 
 
 def annotated(tree):
@@ -388,6 +421,7 @@ CELL_RULES = (
     dense_statements,
     lonely_expressions,
     busy_comprehensions,
+    stray_lambdas,
     long_tuples,
     packed_assignments,
     shared_lines,

@@ -292,4 +292,6 @@ def fork_temperature(tau: float, *, forks: float = 1.0, elsewhere: float = 1.0):
 
     Forks are the places where the entropy at temperature 1 is at least `tau` nats.
     """
-    return lambda logits: torch.where(entropy_of(logits) >= tau, forks, elsewhere)
+    def temperature(logits):
+        return torch.where(entropy_of(logits) >= tau, forks, elsewhere)
+    return temperature

@@ -235,8 +235,9 @@ def add_signals(rollouts, needs, *, policy, reference=None, greedy=None, parts=(
         found['logp_old'] = logp_old_of(rollouts, found['logp_old'])
     if 'greedy_rewards' in wanted:
         found['greedy_rewards'] = greedy(rollouts)
-    fields = {name: found.pop(name) for name in ('logp_old', 'logp_ref') if name in found}
-    return dataclasses.replace(rollouts, signals={**rollouts.signals, **found}, **fields)
+    fields = {name: found[name] for name in ('logp_old', 'logp_ref') if name in found}
+    others = {name: value for name, value in found.items() if name not in fields}
+    return dataclasses.replace(rollouts, signals={**rollouts.signals, **others}, **fields)
 
 # %% ../../nbs/core/12_signals.ipynb #3244b5d1
 def score(reward_fn, prompts, completions, **columns) -> Float[Tensor, "n"]:

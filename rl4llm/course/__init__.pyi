@@ -20,6 +20,7 @@ from .diagrams import where_methods_act as where_methods_act
 from .exercises import EXERCISES as EXERCISES
 from .exercises import Exercise as Exercise
 from .exercises import Reply as Reply
+from .exercises import always as always
 from .exercises import check_answer as check_answer
 from .exercises import exercise as exercise
 from .exercises import exercise_named as exercise_named

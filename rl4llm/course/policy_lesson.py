@@ -9,7 +9,7 @@ __all__ = []
 import math
 import torch
 from ..core.numerics import logp_of, masked_mean, masked_sum
-from .exercises import exercise
+from .exercises import always, exercise
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #a1ba5462
 def _responses(seed: int, lengths=(4, 2, 3)) -> tuple:
@@ -342,23 +342,23 @@ def _reinforce_loss(logp, mask, r, b):
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #0ecae2c7
 _noise_hints = {
-    (lambda: .25): 'That is what becomes of the variance. The standard deviation is its root, and '
-                   'the factor by which it *shrinks* is the inverse.',
-    (lambda: 4): 'That is the variance. The standard deviation is its root.',
-    (lambda: 16): 'The mean of four times as many samples has a quarter of the variance, not a '
-                  'sixteenth of the standard deviation.',
-    (lambda: 1 / 16): 'That is a quarter of a quarter. The variance becomes a quarter of what it '
-                      'was, and the standard deviation is its root.',
-    (lambda: 8): 'Four times the samples shrink the variance by 4. The standard deviation is its '
-                 'root.',
+    always(.25): 'That is what becomes of the variance. The standard deviation is its root, and '
+                 'the factor by which it *shrinks* is the inverse.',
+    always(4): 'That is the variance. The standard deviation is its root.',
+    always(16): 'The mean of four times as many samples has a quarter of the variance, not a '
+                'sixteenth of the standard deviation.',
+    always(1 / 16): 'That is a quarter of a quarter. The variance becomes a quarter of what it '
+                    'was, and the standard deviation is its root.',
+    always(8): 'Four times the samples shrink the variance by 4. The standard deviation is its '
+               'root.',
 }
 _noise_hints |= {
-    (lambda: .5): 'It becomes half of what it was: the factor by which it *shrinks* is the '
-                  'inverse.',
-    (lambda: 1): 'The mean of more samples is less noisy.',
-    (lambda: -2): 'The sign is turned. A factor by which something shrinks is above 0.',
-    (lambda: 2 ** .5): 'You took the root twice. Four times the samples shrink the variance by 4, '
-                       'and the standard deviation by the root of 4.',
+    always(.5): 'It becomes half of what it was: the factor by which it *shrinks* is the '
+                'inverse.',
+    always(1): 'The mean of more samples is less noisy.',
+    always(-2): 'The sign is turned. A factor by which something shrinks is above 0.',
+    always(2 ** .5): 'You took the root twice. Four times the samples shrink the variance by 4, '
+                     'and the standard deviation by the root of 4.',
 }
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #c5632894

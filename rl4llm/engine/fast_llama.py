@@ -8,6 +8,7 @@ __all__ = ['is_fast', 'fast_layer', 'fast_weights', 'angles', 'through_layers', 
            'States', 'response_states', 'roomy', 'FastDecoder']
 
 # %% ../../nbs/engine/02_fast_llama.ipynb #d3e0836e
+from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -353,7 +354,9 @@ class FastDecoder:
             return _as_it_is, _as_it_is
         self.same = same
         first = _least(torch.arange(len(tokens)), same, len(found), len(tokens))
-        return (lambda x: x.index_select(0, first)), (lambda x: x.index_select(0, same))
+        one_of_each = partial(torch.index_select, dim=0, index=first)
+        all_rows = partial(torch.index_select, dim=0, index=same)
+        return one_of_each, all_rows
 
     def mix(self, i: int, qkv, angle):
         "Append the keys and values of layer `i`; the mixed values of each row."

@@ -195,8 +195,16 @@ class _NoValue(ValueError):
     "A value that the runner could not send: it is not of builtin types, or too deep."
 
 
-_READERS = {'n': lambda body: None, 'b': lambda body: (False, True)[body],
-            'i': lambda body: int(body, 16), 'f': float.fromhex, 'y': bytes.fromhex}
+def _none(body): return None
+
+
+def _truth(body): return (False, True)[body]
+
+
+def _whole_number(body): return int(body, 16)
+
+
+_READERS = {'n': _none, 'b': _truth, 'i': _whole_number, 'f': float.fromhex, 'y': bytes.fromhex}
 _KINDS = {'l': list, 't': tuple, 'S': set, 'Z': frozenset}
 
 

@@ -640,7 +640,8 @@ def trl_trainer(recipe, model, data, *, folder, steps: int, rows: int = 16, proc
     trl = import_optional('trl', "training on TRL")
     found = trl_arguments(made, rows=rows, processes=processes)
     updates = found['steps_per_generation'] // found['gradient_accumulation_steps']
-    given = {name: more.pop(name) for name in _OF_TRAINER if name in more}
+    given = {name: more[name] for name in _OF_TRAINER if name in more}
+    fields = {name: value for name, value in more.items() if name not in given}
     found.update(output_dir=str(folder), max_steps=steps * updates * made.epochs)
-    args = trl.GRPOConfig(**{**found, **more})
+    args = trl.GRPOConfig(**{**found, **fields})
     return recipe_trainer()(model, made, redraws=redraws, args=args, train_dataset=data, **given)

@@ -23,11 +23,11 @@ def play(item: Item, rng: random.Random, weigh, start: tuple[Step, ...] = ()) ->
 
     rest: the numbers that remain after the step. Ends early where no step has weight.
     """
-    _, _, max_value, ops = puzzle_of(item)
+    puzzle = puzzle_of(item)
     steps = list(start)
     left = follow(item, steps)[-1]
     while len(left) > 1:
-        moves = legal_moves(left, ops, max_value)
+        moves = legal_moves(left, puzzle.ops, puzzle.max_value)
         weights = [weigh(step, rest) for step, rest in moves]
         if not any(weights): break
         step, left = rng.choices(moves, weights)[0]
@@ -37,19 +37,25 @@ def play(item: Item, rng: random.Random, weigh, start: tuple[Step, ...] = ()) ->
 # %% ../../nbs/tasks/06_thinking.ipynb #2af33b13
 def towards(item: Item):
     "Weights that lead to the target: the share of plays that succeed after a step."
-    _, target, max_value, ops = puzzle_of(item)
-    return lambda step, rest: outcomes(rest, ops, max_value).get(target, 0.0)
+    puzzle = puzzle_of(item)
+
+    def weight(step, rest):
+        found = outcomes(rest, puzzle.ops, puzzle.max_value)
+        return found.get(puzzle.target, 0.0)
+    return weight
 
 
 def anyhow(item: Item):
     "Equal weights: every legal step."
-    return lambda step, rest: 1.0
+    def weight(step, rest): return 1.0
+    return weight
 
 
 def nearest(item: Item, scale: float = 8.0):
     "Weights that prefer results near the target."
     target = puzzle_of(item).target
-    return lambda step, rest: math.exp(-abs(step.c - target) / scale)
+    def weight(step, rest): return math.exp(-abs(step.c - target) / scale)
+    return weight
 
 # %% ../../nbs/tasks/06_thinking.ipynb #e23d4415
 STRATEGIES = ('restart', 'depth first', 'nearest', 'backwards')
@@ -78,9 +84,10 @@ def dead_end(item: Item, steps) -> int:
 
     The number of steps if it can be reached after all of them.
     """
-    _, target, max_value, ops = puzzle_of(item)
+    puzzle = puzzle_of(item)
     for count, left in enumerate(follow(item, steps)):
-        if target not in outcomes(left, ops, max_value): return count
+        reached = outcomes(left, puzzle.ops, puzzle.max_value)
+        if puzzle.target not in reached: return count
     return len(steps)
 
 # %% ../../nbs/tasks/06_thinking.ipynb #d242e52a
@@ -169,10 +176,11 @@ class _Chain(NamedTuple):
 
 
 def _backward_chain(item: Item, rng) -> _Chain:
-    numbers, target, max_value, ops = puzzle_of(item)
-    chain = _Chain([], [tuple(numbers)], [target])
+    puzzle = puzzle_of(item)
+    chain = _Chain([], [tuple(puzzle.numbers)], [puzzle.target])
     while len(chain.left[-1]) > 1:
-        moves = backward_moves(chain.left[-1], chain.need[-1], ops, max_value)
+        left = chain.left[-1]
+        moves = backward_moves(left, chain.need[-1], puzzle.ops, puzzle.max_value)
         if not moves: break
         for part, value in zip(chain, rng.choice(moves)):
             part.append(value)
@@ -181,9 +189,10 @@ def _backward_chain(item: Item, rng) -> _Chain:
 
 def _hopeless(item: Item, chain: _Chain) -> int:
     "After how many steps of a chain the numbers that are left cannot make what is needed."
-    _, _, max_value, ops = puzzle_of(item)
+    puzzle = puzzle_of(item)
     for count, (left, need) in enumerate(zip(chain.left, chain.need)):
-        if need not in outcomes(tuple(sorted(left)), ops, max_value): return count
+        reached = outcomes(tuple(sorted(left)), puzzle.ops, puzzle.max_value)
+        if need not in reached: return count
     return len(chain.steps)
 
 
