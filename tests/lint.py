@@ -51,6 +51,8 @@ def ruff_messages(files):
     if not files:
         return
     done = subprocess.run([*RUFF, *map(str, files)], cwd=TOP, capture_output=True, text=True)
+    if 'No module named ruff' in done.stderr:
+        raise SystemExit('the lint needs ruff: pip install -e .[dev], or make lint')
     if done.returncode not in (0, 1):
         raise RuntimeError(done.stderr)
     for found in json.loads(done.stdout):

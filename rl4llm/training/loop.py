@@ -309,16 +309,16 @@ def optimizer_step(state: TrainState, batch: Batch, *, share: float, limit: floa
     share: what the batch counts for, 1 unless it is a last partial one.
     """
     state.optimiser.zero_grad(set_to_none=True)
-    index = torch.arange(len(batch), device=batch.adv.device)
+    all_rows = torch.arange(len(batch), device=batch.adv.device)
     active = active_rows(state.stages, batch)
-    counted = torch.isin(index, active)
-    if state.policy.fast:                # the slow path computes all rows, to be compared with
-        index = active
+    counted = torch.isin(all_rows, active)
+    # the slow path computes all rows, to be compared with
+    computed = active if state.policy.fast else all_rows
     total = 0.0
     sums = []
     keep_groups = bool(state.stages.keep_whole)
-    for places in row_parts(batch.rows.group[index], state.recipe.micro, keep_groups):
-        rows = index[places]
+    for places in row_parts(batch.rows.group[computed], state.recipe.micro, keep_groups):
+        rows = computed[places]
         loss, summed = microbatch_loss(state, batch.take(rows), batch.mask, counted[rows])
         (loss * share).backward()
         total += float(loss.detach()) * share
