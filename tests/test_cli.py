@@ -19,6 +19,8 @@ COMMANDS = (
     'probes',
     'recipes',
     'atlas',
+    'course',
+    'lab',
     'doctor',
 )
 
@@ -563,3 +565,35 @@ def test_ticks_of_k_do_not_touch():
     boxes = [t.get_window_extent() for t in axes[0].get_xticklabels() if t.get_text()]
     assert len(boxes) >= 4 and not any(a.overlaps(b) for a, b in zip(boxes, boxes[1:]))
     plt.close(figure)
+
+
+def test_the_course_tells_where_one_is(tmp_path):
+    done = {f'1.{i}': dict(tries=2, right=True) for i in range(1, 5)}
+    (tmp_path / 'course.json').write_text(json.dumps(done))
+    said = rl4llm('course', RL4LLM_RUNS=tmp_path)
+    assert said.returncode == 0, said.stderr
+    first, *_, last = said.stdout.splitlines()
+    assert re.match(r' +4 of \d+ +1\. A language model is a policy', first)
+    assert re.match(r'Go on with lesson \d: rl4llm lab', last)
+
+
+def test_a_damaged_record_of_the_course_is_told_in_a_sentence(tmp_path):
+    (tmp_path / 'course.json').write_text('{')
+    said = rl4llm('course', RL4LLM_RUNS=tmp_path)
+    assert said.returncode == 2 and 'is damaged' in said.stderr and 'Traceback' not in said.stderr
+
+
+def test_the_lab_opens_a_lesson(monkeypatch, tmp_path):
+    from rl4llm.app import cli
+
+    opened = []
+    monkeypatch.setattr(cli.subprocess, 'call', lambda command: opened.append(command) or 0)
+    monkeypatch.setenv('RL4LLM_RUNS', str(tmp_path))
+    from typer.testing import CliRunner
+
+    assert CliRunner().invoke(cli.app, ['lab']).exit_code == 0
+    assert CliRunner().invoke(cli.app, ['lab', '2']).exit_code == 0
+    names = [os.path.basename(command[-1])[:2] for command in opened]
+    assert names == ['01', '02'] and opened[0][1:3] == ['-m', 'jupyterlab']
+    with pytest.raises(SystemExit):
+        cli.main(['lab', '99'])

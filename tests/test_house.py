@@ -59,7 +59,8 @@ def target_of(node, module: str):
         names = [stem] if is_module else [f'{stem}.{alias.name}'.strip('.') for alias in node.names]
         return [name for name in map(module_of, names) if name]
     inside = [name for name in names if name.split('.')[0] == 'rl4llm']
-    return [module_of(name.removeprefix('rl4llm.')) if '.' in name else TOP_ITSELF for name in inside]
+    parts = [name.removeprefix('rl4llm.') if '.' in name else '' for name in inside]
+    return [module_of(part) if part else TOP_ITSELF for part in parts]
 
 
 def module_of(name: str):

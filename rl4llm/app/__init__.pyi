@@ -22,9 +22,11 @@ from .cli import claims_run as claims_run
 from .cli import claims_show as claims_show
 from .cli import common as common
 from .cli import compare_command as compare_command
+from .cli import course_command as course_command
 from .cli import demo_command as demo_command
 from .cli import doctor_command as doctor_command
 from .cli import explained as explained
+from .cli import lab_command as lab_command
 from .cli import main as main
 from .cli import parse_changes as parse_changes
 from .cli import pretrain_command as pretrain_command

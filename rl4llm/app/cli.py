@@ -6,10 +6,10 @@
 __all__ = ['app', 'Seed', 'Store', 'claims', 'scale', 'common', 'demo_command', 'parse_changes', 'train_command',
            'compare_command', 'pretrain_command', 'study_command', 'claims_list', 'claims_show', 'claims_markdown',
            'claims_run', 'tryout_command', 'probes_command', 'recipes_command', 'recipe_page', 'atlas_command',
-           'doctor_command', 'explained', 'main']
+           'course_command', 'lab_command', 'doctor_command', 'explained', 'main']
 
 # %% ../../nbs/app/02_cli.ipynb #049c87e2
-import sys
+import subprocess, sys
 from pathlib import Path
 from typing import Annotated, Literal, Optional
 
@@ -670,6 +670,35 @@ def _atlas_line(row) -> str:
     judged = zip(row.claim.split(', '), row.verdict.split(', ')) if row.claim else ()
     verdicts = ''.join(f'; claim {claim}: {verdict}' for claim, verdict in judged)
     return f'{cited(row.Index)}\n    {row.status}{built}{verdicts}'
+
+# %% ../../nbs/app/02_cli.ipynb #90d788dc
+@app.command('course')
+def course_command():
+    """The lessons, and how many exercises of each you have answered right.
+
+    What you answer in a notebook is kept in the folder for runs, see settings.ini.
+    """
+    from rl4llm.course.progress import next_lesson, progress
+    go_on = next_lesson()
+    for lesson, row in progress().iterrows():
+        typer.echo(f"{row['right']:>3} of {row['of']:<3} {lesson}")
+    typer.echo(f'Go on with lesson {go_on.number}: rl4llm lab')
+
+
+@app.command('lab')
+def lab_command(
+    lesson: Annotated[Optional[int], typer.Argument(
+        help='Its number; without one the next with an open exercise.')] = None,
+):
+    """Open JupyterLab on a lesson of the course, by default on the next unfinished one.
+
+    Example: rl4llm lab 2
+    """
+    from rl4llm.core.storage import import_optional
+    from rl4llm.course.progress import lesson_numbered, next_lesson
+    import_optional('jupyterlab', 'the lessons')
+    found = next_lesson() if lesson is None else lesson_numbered(lesson)
+    raise typer.Exit(subprocess.call([sys.executable, '-m', 'jupyterlab', str(found.path)]))
 
 # %% ../../nbs/app/02_cli.ipynb #03b7d2ef
 @app.command('doctor')

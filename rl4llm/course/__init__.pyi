@@ -3,6 +3,7 @@ from . import diagrams as diagrams
 from . import exercises as exercises
 from . import pictures as pictures
 from . import policy_lesson as policy_lesson
+from . import progress as progress
 from . import reinforcement_lesson as reinforcement_lesson
 from .diagrams import Diagram as Diagram
 from .diagrams import LESSONS as LESSONS
@@ -25,6 +26,8 @@ from .exercises import check_answer as check_answer
 from .exercises import exercise as exercise
 from .exercises import exercise_named as exercise_named
 from .exercises import exercise_table as exercise_table
+from .exercises import keep_answer as keep_answer
+from .exercises import kept_answers as kept_answers
 from .exercises import load_exercises as load_exercises
 from .exercises import review_answer as review_answer
 from .pictures import compact as compact
@@ -39,3 +42,7 @@ from .pictures import plot_noise as plot_noise
 from .pictures import plot_pushes as plot_pushes
 from .pictures import verdict_table as verdict_table
 from .pictures import with_error as with_error
+from .progress import Lesson as Lesson
+from .progress import lesson_numbered as lesson_numbered
+from .progress import lessons as lessons
+from .progress import next_lesson as next_lesson

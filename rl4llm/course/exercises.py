@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EXERCISES', 'Exercise', 'exercise', 'always', 'load_exercises', 'exercise_named', 'Reply', 'review_answer',
-           'check_answer', 'exercise_table']
+           'kept_answers', 'keep_answer', 'check_answer', 'exercise_table']
 
 # %% ../../nbs/course/00_exercises.ipynb #55a94914
 import copy, functools, html, importlib, inspect, linecache, sys, traceback
@@ -15,7 +15,8 @@ from typing import NamedTuple
 # %% ../../nbs/course/00_exercises.ipynb #787130d8
 import numpy as np
 import torch
-from ..core.settings_file import close_names
+from ..core.settings_file import close_names, settings
+from ..core.storage import read_json, readable_json, write_atomic
 
 # %% ../../nbs/course/00_exercises.ipynb #1dbe5407
 @dataclass(frozen=True)
@@ -456,10 +457,39 @@ def _in_notebook() -> bool:
     from IPython import get_ipython
     return get_ipython() is not None
 
+# %% ../../nbs/course/00_exercises.ipynb #4262e60c
+def _answers_file():
+    "Where the answers of the course are kept."
+    return settings().runs / 'course.json'
+
+
+def kept_answers() -> dict[str, dict]:
+    """What was answered so far: exercise -> {'tries': how often, 'right': whether once}.
+
+    Raises ValueError for a damaged file, which says how to mend it.
+    """
+    file = _answers_file()
+    found = read_json(file) if file.exists() else {}
+    if isinstance(found, dict) and all(isinstance(one, dict) for one in found.values()):
+        return found
+    raise ValueError(f"{file} holds no answers of the course: remove it.")
+
+# %% ../../nbs/course/00_exercises.ipynb #ef862686
+def keep_answer(name: str, right: bool) -> None:
+    "Write down one more answer to an exercise; says so where it cannot be written."
+    try:
+        answers = kept_answers()
+        before = answers.get(name, dict(tries=0, right=False))
+        answers[name] = dict(tries=before['tries'] + 1, right=before['right'] or right)
+        write_atomic(_answers_file(), readable_json(answers))
+    except (OSError, ValueError) as error:
+        print(f"Your answer was checked but could not be kept: {error}")
+
 # %% ../../nbs/course/00_exercises.ipynb #81bd3899
 def check_answer(name: str | float, answer) -> None:
     """Show whether `answer` (a function or a value) is right, or a hint.
 
+    In a notebook it is kept too, for `rl4llm course`.
     Never raises for what the reader wrote; ValueError for an unknown exercise.
     """
     reply = review_answer(name, answer)
@@ -468,6 +498,8 @@ def check_answer(name: str | float, answer) -> None:
         return
     from IPython.display import display
     display(reply)
+    if reply.right is not None and not settings().dry_run:
+        keep_answer(str(name), reply.right)
 
 # %% ../../nbs/course/00_exercises.ipynb #d6e30497
 def exercise_table():
