@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import diagrams as diagrams
 from . import exercises as exercises
+from . import glossary as glossary
 from . import pictures as pictures
 from . import policy_lesson as policy_lesson
 from . import progress as progress
@@ -30,6 +31,9 @@ from .exercises import keep_answer as keep_answer
 from .exercises import kept_answers as kept_answers
 from .exercises import load_exercises as load_exercises
 from .exercises import review_answer as review_answer
+from .glossary import metric_card as metric_card
+from .glossary import metric_table as metric_table
+from .glossary import symbol_table as symbol_table
 from .pictures import compact as compact
 from .pictures import jackknife as jackknife
 from .pictures import loop_diagram as loop_diagram
