@@ -220,6 +220,12 @@ def test_only_checks_that_run_the_line_are_tried(toy):
     assert not mutants.Check('b', None, lines=elsewhere).runs(site)
 
 
+def notebook_of(sources, folder):
+    made = [dict(cell_type='code', source=c) for c in sources]
+    (folder / 'n.ipynb').write_text(json.dumps(dict(cells=made)))
+    return mutants.Notebook('own', folder / 'n.ipynb')
+
+
 def test_a_cell_brings_the_cells_that_it_needs(tmp_path):
     sources = [
         '#| export\nx = 1',
@@ -230,12 +236,18 @@ def test_a_cell_brings_the_cells_that_it_needs(tmp_path):
         'assert c',
         'd',
     ]
-    made = [dict(cell_type='code', source=c) for c in sources]
-    (tmp_path / 'n.ipynb').write_text(json.dumps(dict(cells=made)))
-    book = mutants.Notebook('own', tmp_path / 'n.ipynb')
+    book = notebook_of(sources, tmp_path)
     assert [n for n, _ in book.cells] == [1, 2, 3, 4, 5, 6]
     assert book.needed_by(5) == [1, 3, 5]
     assert book.needed_by(6) == [1, 2, 3, 4, 6]
+
+
+def test_what_a_failing_cell_defined_is_not_there(tmp_path, monkeypatch):
+    sources = ['a = 1\nassert a', 'a = 2\nb = a\nassert b > 2', 'assert b', 'assert a == 1']
+    book = notebook_of(sources, tmp_path)
+    monkeypatch.setattr(book, 'start', dict)
+    numbers, _, _ = book.measured([])
+    assert numbers == [0, 3]
 
 
 def test_scope_is_found_by_rule():
