@@ -2016,6 +2016,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                       'rl4llm/engine/static_decoder.py'),
                                               'rl4llm.engine.static_decoder.StaticDecoder.run': ( 'engine/static_decoder.html#staticdecoder.run',
                                                                                                   'rl4llm/engine/static_decoder.py'),
+                                              'rl4llm.engine.static_decoder.StaticDecoder.state': ( 'engine/static_decoder.html#staticdecoder.state',
+                                                                                                    'rl4llm/engine/static_decoder.py'),
                                               'rl4llm.engine.static_decoder.StaticDecoder.step': ( 'engine/static_decoder.html#staticdecoder.step',
                                                                                                    'rl4llm/engine/static_decoder.py'),
                                               'rl4llm.engine.static_decoder.replayable': ( 'engine/static_decoder.html#replayable',

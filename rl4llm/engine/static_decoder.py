@@ -53,13 +53,17 @@ class StaticDecoder(Decoder):
         self.cursor = torch.tensor([self.at], device=prompt_ids.device)
         self.prepare()
 
+    def state(self) -> list:
+        "The tensors that a step changes and a later one reads, or the sampler."
+        return [self.see, self.cursor, self.position, self.logits]
+
     def prepare(self) -> None:
         "Buffers for the rows that are left, and a recording of a step where there is a GPU."
         self.tokens = torch.zeros_like(self.position)
         self.graph = None
         if self.tokens.device.type != 'cuda': return
         try:
-            self.graph = replayable(self.run, [self.see, self.cursor, self.position])
+            self.graph = replayable(self.run, self.state())
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             warnings.warn("decoding goes on without a CUDA graph, which could not be recorded: "
