@@ -206,13 +206,13 @@ def exact_effective_horizon(tree: TokenTree, correct: Float[Tensor, "s"], *,
 
 
 def _least(enough: Callable[[int], bool], most: int) -> float:
-    "The least `m` that is enough, by doubling and halving; inf if doubling passes `most`."
+    "The least `m` up to `most` that is enough, by doubling and halving; inf if there is none."
     low = 0
     high = 1
-    while high <= most and not enough(high):
+    while not enough(high):
+        if high >= most: return math.inf
         low = high
-        high = 2 * high
-    if high > most: return math.inf
+        high = min(2 * high, most)
     while high - low > 1:
         middle = (low + high) // 2
         if enough(middle):
