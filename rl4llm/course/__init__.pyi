@@ -23,6 +23,7 @@ from .exercises import EXERCISES as EXERCISES
 from .exercises import Exercise as Exercise
 from .exercises import Reply as Reply
 from .exercises import always as always
+from .exercises import beside as beside
 from .exercises import check_answer as check_answer
 from .exercises import exercise as exercise
 from .exercises import exercise_named as exercise_named
@@ -31,6 +32,7 @@ from .exercises import keep_answer as keep_answer
 from .exercises import kept_answers as kept_answers
 from .exercises import load_exercises as load_exercises
 from .exercises import review_answer as review_answer
+from .exercises import yours_or_reference as yours_or_reference
 from .glossary import metric_card as metric_card
 from .glossary import metric_table as metric_table
 from .glossary import symbol_table as symbol_table

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EXERCISES', 'Exercise', 'exercise', 'always', 'load_exercises', 'exercise_named', 'Reply', 'review_answer',
-           'kept_answers', 'keep_answer', 'check_answer', 'exercise_table']
+           'kept_answers', 'keep_answer', 'check_answer', 'yours_or_reference', 'beside', 'exercise_table']
 
 # %% ../../nbs/course/00_exercises.ipynb #55a94914
 import copy, functools, html, importlib, inspect, linecache, sys, traceback
@@ -500,6 +500,25 @@ def check_answer(name: str | float, answer) -> None:
     display(reply)
     if reply.right is not None and not settings().dry_run:
         keep_answer(str(name), reply.right)
+
+# %% ../../nbs/course/00_exercises.ipynb #97a9a28a
+def yours_or_reference(name: str | float, answer):
+    """`answer` if it is right for exercise `name`, else the reference; says which one.
+
+    Raises ValueError for an unknown exercise.
+    """
+    if review_answer(name, answer).right:
+        print(f"Exercise {name}: what follows runs with your own answer.")
+        return answer
+    print(f"Exercise {name} is open, so what follows runs with the reference.")
+    ex = exercise_named(name)
+    return ex.solution if ex.cases else ex.solution()
+
+# %% ../../nbs/course/00_exercises.ipynb #a3fb717c
+def beside(guess, measured: float, unit: str = '') -> str:
+    "A guess and what was measured, in words; a blank guess is not held against anybody."
+    said = 'no guess written down' if guess in (None, ...) else f'your guess: {guess}'
+    return f'{said}; measured: {measured:.4g} {unit}'.strip()
 
 # %% ../../nbs/course/00_exercises.ipynb #d6e30497
 def exercise_table():

@@ -206,7 +206,7 @@ def exact_effective_horizon(tree: TokenTree, correct: Float[Tensor, "s"], *,
 
 
 def _least(enough: Callable[[int], bool], most: int) -> float:
-    "The least `m` up to `most` that is enough, by doubling and halving; inf if there is none."
+    "The least `m` up to `most` that is enough, by doubling and halving; inf without one."
     low = 0
     high = 1
     while not enough(high):
