@@ -30,6 +30,8 @@ suppress_warnings = ['misc.highlighting_failure', 'mystnb.unknown_mime_type']
 
 # MathJax comes with the package sphinx-mathjax-offline; only what formulas need is copied.
 mathjax_path = 'mathjax/tex-chtml.js'
+mathjax3_config = {'loader': {'load': ['[tex]/textmacros']},
+                   'tex': {'packages': {'[+]': ['textmacros']}}}
 MATHJAX = ('tex-chtml.js', 'output/chtml/fonts/woff-v2', 'input/tex/extensions')
 
 html_theme = 'pydata_sphinx_theme'
@@ -39,7 +41,9 @@ html_css_files = ['site.css']
 html_js_files = [('site.js', {'defer': 'defer'})]
 html_copy_source = False
 html_show_sphinx = False
-html_sidebars = {'index': [], 'atlas': [], 'recipes': []}
+ALONE = ('index', 'atlas', 'recipes', 'claims', 'benchmarks', 'examples', 'CONTRIBUTING',
+         'CHANGELOG', 'search', 'genindex')
+html_sidebars = dict.fromkeys(ALONE, [])
 html_theme_options = {
     'logo': {'text': 'rl4llm'},
     'header_links_before_dropdown': 7,
@@ -48,6 +52,7 @@ html_theme_options = {
     'show_nav_level': 1,
     'show_toc_level': 2,
     'show_prev_next': True,
+    'secondary_sidebar_items': {'**': ['page-toc'], 'index': [], 'atlas': []},
     'navbar_persistent': ['search-button-field'],
     'navbar_end': ['theme-switcher'],
     'footer_start': ['copyright'],

@@ -13,7 +13,8 @@ OUTSIDE = re.compile(r'^(https?:|mailto:|attachment:|#)')
 HIDDEN = re.compile(r'^#\|\s*(hide|default_exp)\b', re.MULTILINE)
 DIRECTIVE = re.compile(r'^#\|.*\n?', re.MULTILINE)
 EXPORT = re.compile(r'^#\|\s*export', re.MULTILINE)
-DYNAMIC = 'application/vnd.jupyter.widget-view+json'    # wants a server; a still picture stands beside
+# It wants a server; a still picture stands beside it.
+DYNAMIC = 'application/vnd.jupyter.widget-view+json'
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,8 @@ def clean(page):
     "The notebook of a page as the site shows it."
     made = nbformat.v4.new_notebook()
     level = 0
-    made.metadata['kernelspec'] = {'name': 'python3', 'display_name': 'Python', 'language': 'python'}
+    kernel = {'name': 'python3', 'display_name': 'Python', 'language': 'python'}
+    made.metadata['kernelspec'] = kernel
     for number, cell in enumerate(page.cells):
         source = ''.join(cell['source'])
         if cell['cell_type'] == 'markdown':

@@ -8,7 +8,6 @@ from notebooks import TOP
 from reference import escaped, packages, reference_pages
 
 HERE = Path(__file__).parent
-REFERENCE = re.compile(r'^#.*\n+', re.MULTILINE)
 
 
 def toctree(entries, options=':hidden:'):
@@ -70,13 +69,13 @@ def heading(family):
     return family[0].upper() + family[1:]
 
 
-def methods(groups):
+def methods(groups, grpo):
     "All notebooks of methods by family, with a picture each."
     stages = nb.method_families()
     intro = ('A training method is a row of plain functions: a sampler draws responses, a reward '
              'judges them, an advantage compares them, an objective turns that into a step. A '
              'method has its notebook in the family of the stage that it changes. New here? Begin '
-             'with [GRPO and its parents](nbs/advantages/01_group_relative.ipynb).')
+             f'with [{grpo.title}]({grpo.path}).')
     parts = ['# Methods', intro, _faders(groups)]
     for name in stages:
         members = nb.family_pages(name)
@@ -162,16 +161,17 @@ def example_page():
 
 # -- the landing page
 
-def landing(counts):
+def landing(known):
     "The landing page, with the picture, its words and the commands of nbs/index.ipynb."
     cells = [''.join(cell['source']) for cell in nb.page_of('nbs/index.ipynb').cells]
     blocks = [block.strip() for block in cells[0].split('\n\n')]
     at = next(i for i, block in enumerate(blocks) if block.startswith('!['))
     commands = re.search(r'```\n(.*?)```', '\n'.join(cells), re.DOTALL)[1].splitlines()
     alt, picture = re.match(r'!\[(.*)\]\((.*)\)', blocks[at]).groups()
-    told = dict(tagline=blocks[1].strip('*'), lead=blocks[at - 1], alt=alt, picture=f'nbs/{picture}',
+    told = dict(tagline=blocks[1].strip('*'), lead=blocks[at - 1],
+                alt=alt, picture=f'nbs/{picture}',
                 caption=nb.rewritten(blocks[at + 1], 'nbs/index.ipynb', 'index.md'),
-                commands='\n'.join(commands[:2]), **counts)
+                commands='\n'.join(commands[:2]), **known)
     text = jinja2.Template((HERE/'landing.md').read_text()).render(told)
     entries = ['course', 'methods', 'recipes', 'claims', 'atlas', 'benchmarks', 'api/index',
                'library', 'examples', 'CONTRIBUTING', 'CHANGELOG']
@@ -181,10 +181,11 @@ def landing(counts):
 def made_pages(told):
     "Path -> text of every page that is no notebook; `told` is what tables.collected gives."
     recipes, claims, papers = told['recipes'], told['claims'], told['papers']
+    grpo = nb.page_of(next(row['notebook'] for row in recipes if row['name'] == 'grpo'))
     counts = dict(lessons=len(nb.lessons()), papers=len(papers), recipes=len(recipes),
                   claims=len(claims))
-    pages = {'index.md': landing(counts), 'course.md': course(nb.lessons()),
-             'methods.md': methods(told['groups']), 'library.md': library(),
+    pages = {'index.md': landing(counts | dict(grpo=grpo)), 'course.md': course(nb.lessons()),
+             'methods.md': methods(told['groups'], grpo), 'library.md': library(),
              'recipes.md': recipe_page(recipes), 'claims.md': claim_page(claims),
              'atlas.md': atlas_page(papers, recipes, claims), 'examples.md': example_page(),
              'benchmarks.md': benchmark_page(told['benchmarks']), 'api/index.md': reference_index()}

@@ -4,7 +4,8 @@ The files are parsed, not imported, so that this takes a second."""
 import ast, re
 from notebooks import TOP, page_of
 
-MEANING = re.compile(r'^(\w+(?:, \w+)*): (.*)$')
+MEANING = re.compile(r'^([a-z_]\w*(?:, \w+)*): (.*)$')
+PARAGRAPH = re.compile(r'(Raises|Source|Returns)\b')
 SOURCE = re.compile(r'File to edit: (?:\.\./)*(nbs/\S+?\.ipynb)')
 
 
@@ -33,6 +34,8 @@ def prose(docstring):
         if meaning:
             names = ', '.join(f'`{name}`' for name in meaning[1].split(', '))
             out += ['', f'- {names}: {escaped(meaning[2])}']
+        elif PARAGRAPH.match(line):
+            out += ['', escaped(line.strip())]
         elif out and out[-1].startswith('- ') and line.strip():
             out[-1] += ' ' + escaped(line.strip())
         else:

@@ -1,7 +1,7 @@
 """Tables that the package can tell: recipes, claims, papers, benchmarks.
 
 `collected` asks the package once, in half a minute, and keeps the answer in a file."""
-import hashlib, json, re
+import hashlib, json
 from pathlib import Path
 from notebooks import TOP, page_of
 from reference import escaped
@@ -178,16 +178,24 @@ def claim_text(claims):
     return '\n\n'.join(out)
 
 
+ORDER = ('built', 'partly built', 'not built yet', 'no code')
+
+
+def _called(paper):
+    "A paper's title in bold type and, where it has another name, that."
+    title = ' '.join(paper['title'].split())
+    other = paper['cited'] if title not in paper['cited'] else f"[{paper['paper']}]"
+    return f'**{escaped(title)}** {escaped(other)}'
+
+
 def paper_table(papers, recipes, claims):
-    "The atlas: one row a paper."
+    "The atlas: one row a paper, what is built first."
     known_recipes = {row['name'] for row in recipes}
     known_claims = {row['name'] for row in claims}
     rows = []
-    for paper in papers:
+    for paper in sorted(papers, key=lambda p: ORDER.index(p['status'].split(':')[0])):
         state, _, why = paper['status'].partition(': ')
-        title = re.sub(r'\s+', ' ', paper['title'])
-        called = f"**{escaped(title)}** ({escaped(paper['cited'])})"
-        rows.append([called, paper['family'], state + (f': {escaped(why)}' if why else ''),
+        rows.append([_called(paper), paper['family'], state + (f': {escaped(why)}' if why else ''),
                      escaped(paper['component']), _names('recipe', paper['recipe'], known_recipes),
                      _notebooks(paper['notebook']), _names('claim', paper['claim'], known_claims),
                      paper['verdict']])
