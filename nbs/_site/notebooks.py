@@ -1,7 +1,7 @@
 """Reads the notebooks for the site: which there are, in which order, and their clean copies.
 
 Nothing is executed: a page shows the outputs that a notebook was stored with."""
-import functools, json, os, re
+import functools, html, json, os, re
 from dataclasses import dataclass
 from pathlib import Path
 import nbformat
@@ -13,6 +13,7 @@ OUTSIDE = re.compile(r'^(https?:|mailto:|attachment:|#)')
 HIDDEN = re.compile(r'^#\|\s*(hide|default_exp)\b', re.MULTILINE)
 DIRECTIVE = re.compile(r'^#\|.*\n?', re.MULTILINE)
 EXPORT = re.compile(r'^#\|\s*export', re.MULTILINE)
+WORDLESS = re.compile(r'<img (?![^>]*\balt=)')
 # It wants a server; a still picture stands beside it.
 DYNAMIC = 'application/vnd.jupyter.widget-view+json'
 
@@ -174,12 +175,15 @@ def _words_before(cells, number):
     return ''
 
 
-def _shown_outputs(cell):
-    "The outputs of a cell, without what only works with a server."
+def _shown_outputs(cell, words):
+    "The outputs of a cell, without what wants a server; pictures in HTML are told in `words`."
     shown = []
     for output in cell.get('outputs', []):
         if output['output_type'] == 'stream' and output['name'] == 'stderr': continue
         data = {kind: value for kind, value in output.get('data', {}).items() if kind != DYNAMIC}
+        if 'text/html' in data:
+            told = f'<img alt="{html.escape(words)}" '.replace('\\', '')
+            data['text/html'] = WORDLESS.sub(told, ''.join(data['text/html']))
         shown.append({**output, 'data': data} if 'data' in output else output)
     return shown
 
@@ -188,7 +192,7 @@ def _code_cell(cell, words):
     "A code cell as the site shows it: no directives; its pictures are told in `words`."
     source = ''.join(cell['source'])
     made = nbformat.v4.new_code_cell(DIRECTIVE.sub('', source))
-    made.outputs = [nbformat.from_dict(output) for output in _shown_outputs(cell)]
+    made.outputs = [nbformat.from_dict(output) for output in _shown_outputs(cell, words)]
     made.metadata['mystnb'] = {'image': {'alt': f'Figure. {words}'}}
     if EXPORT.search(source): made.metadata['tags'] = ['export']
     return made

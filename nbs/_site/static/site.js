@@ -71,7 +71,8 @@ function makeFilterable(box) {
 // `text`: "+0.50 / -0.50", what a right and a wrong answer get.
 function bar(text, sort, largest) {
   const value = parseFloat(text.replace('−', '-'));
-  const made = element('div', {className: `bar ${sort}`}, element('span', {}, text));
+  const number = element('span', {className: value < 0 ? '' : 'left'}, text);
+  const made = element('div', {className: `bar ${sort}`}, number);
   if (Number.isNaN(value)) return made;
   const width = 50 * Math.abs(value) / largest;
   const fill = element('i');
