@@ -174,7 +174,8 @@ def claim_text(claims):
             out.append(table(columns, rows))
         else:
             out.append(escaped(claim['measured']))
-        if claim['differs']: out.append(f"Differs from the paper: {escaped(claim['differs'])}.")
+        differs = escaped(claim['differs']).replace(r'\*', '*')    # it stresses words with stars
+        if differs: out.append(f'Differs from the paper: {differs}.')
     return '\n\n'.join(out)
 
 
