@@ -12,7 +12,7 @@ CHROMIUM      := command -v chromium chromium-browser google-chrome
 export PATH            := $(VENV)/bin:$(PATH)
 export TIMEFORMAT      := took %0lR
 
-# -- environment: .core holds what the package needs, .installed also JupyterLab and the test tools, .scale also TRL
+# -- environment: .core holds what the package needs, .installed also JupyterLab, the test tools and Sphinx, .scale also TRL
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.11")'
@@ -23,14 +23,14 @@ export TIMEFORMAT      := took %0lR
 	@touch $@
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
-	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev]'
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,docs]'
 	@touch .venv/.core $@
 
 .venv/.scale: pyproject.toml constraints.txt | .venv/.installed
-	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,scale]'
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,docs,scale]'
 	@touch $@
 
-.PHONY: help demo lab test test-all in-step lint types test-notebooks test-wheel test-browser mutants fuzz bench readme notebooks stubs pins clean
+.PHONY: help demo lab test test-all in-step lint types test-notebooks test-wheel test-browser mutants fuzz bench readme docs notebooks stubs pins clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ stubs: .venv/.installed ## write rl4llm/ from the notebooks, and the stubs that 
 
 readme: .venv/.installed ## write README.md from nbs/index.ipynb
 	python nbs/_readme.py
+
+docs: .venv/.installed ## the site in build/site/html, from the stored outputs of the notebooks (under 5 minutes)
+	python nbs/_site/build.py
 
 pins: .venv/.installed ## write constraints.txt from the present .venv
 	{ sed '/^[^#]/,$$d' constraints.txt; pip freeze --exclude-editable | sed 's/+.*//'; } > .venv/pins && mv .venv/pins constraints.txt

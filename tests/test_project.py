@@ -175,7 +175,8 @@ def test_pins_fit_the_requirements():
     }
     extras = PROJECT['project']['optional-dependencies']
     for need in map(
-        Requirement, PROJECT['project']['dependencies'] + extras['lab'] + extras['dev']
+        Requirement,
+        PROJECT['project']['dependencies'] + extras['lab'] + extras['dev'] + extras['docs'],
     ):
         pin = pins.get(need.name.lower())
         assert pin, f'constraints.txt does not pin {need.name}'
@@ -292,3 +293,12 @@ def test_the_workflow_runs_what_is_there():
     pythons = jobs['linux']['strategy']['matrix']['python']
     assert all(isinstance(p, str) for p in pythons), 'quote versions: 3.10 is the number 3.1'
     assert PROJECT['project']['requires-python'] == f'>={min(pythons, key=Version)}'
+
+
+def test_the_workflow_of_the_site_publishes_what_make_docs_builds():
+    text = (TOP / '.github' / 'workflows' / 'site.yml').read_text()
+    jobs = yaml.safe_load(text)['jobs']
+    steps = [step for job in jobs.values() for step in job['steps']]
+    assert 'make docs' in [step.get('run') for step in steps]
+    assert 'build/site/html' in [step.get('with', {}).get('path') for step in steps]
+    assert jobs['publish']['needs'] == 'build'
