@@ -39,8 +39,10 @@ from .pictures import plot_noise as plot_noise
 from .pictures import plot_pushes as plot_pushes
 from .pictures import verdict_table as verdict_table
 from .pictures import with_error as with_error
+from .trust_region_lesson import CLIP_FRAMES as CLIP_FRAMES
+from .trust_region_lesson import CLIP_KNOBS as CLIP_KNOBS
 from .trust_region_lesson import beside as beside
-from .trust_region_lesson import clip_panel as clip_panel
+from .trust_region_lesson import clip_picture as clip_picture
 from .trust_region_lesson import clip_slope as clip_slope
 from .trust_region_lesson import penalty_places as penalty_places
 from .trust_region_lesson import plot_clip as plot_clip
