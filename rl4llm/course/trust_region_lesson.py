@@ -737,7 +737,7 @@ CLIP_FRAMES = ({}, {'ratio': 0.5}, {'ratio': 0.5, 'rule': 'the clipped one alone
 
 def clip_picture(**knobs) -> str:
     "The picture of `plot_clip` as HTML, as a panel wants it."
-    return figure_html(plot_clip(**knobs), dpi=60)
+    return figure_html(plot_clip(**knobs), dpi=78)
 
 # %% ../../nbs/course/05_trust_region_lesson.ipynb #d063d4ef
 def plot_overshoot(paths: dict, edge: float):
