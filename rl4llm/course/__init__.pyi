@@ -45,7 +45,6 @@ from .trust_region_lesson import beside as beside
 from .trust_region_lesson import clip_picture as clip_picture
 from .trust_region_lesson import clip_slope as clip_slope
 from .trust_region_lesson import penalty_places as penalty_places
-from .trust_region_lesson import plot_clip as plot_clip
 from .trust_region_lesson import plot_engines as plot_engines
 from .trust_region_lesson import plot_estimators as plot_estimators
 from .trust_region_lesson import plot_outside as plot_outside

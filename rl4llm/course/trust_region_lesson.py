@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CLIP_KNOBS', 'CLIP_FRAMES', 'your_part', 'beside', 'reuse_diagram', 'plot_reweighting', 'plot_three_ratios',
-           'plot_tangent', 'plot_promises', 'clip_slope', 'plot_clip', 'clip_picture', 'plot_overshoot', 'plot_outside',
+           'plot_tangent', 'plot_promises', 'clip_slope', 'clip_picture', 'plot_overshoot', 'plot_outside',
            'plot_estimators', 'plot_pulls', 'penalty_places', 'plot_runs', 'plot_engines']
 
 # %% ../../nbs/course/05_trust_region_lesson.ipynb #aa6473fd
@@ -47,7 +47,7 @@ _SAMPLES = [_drawn([1., 0., 1., 3.], [.3, .2, .1, .4], [.2, .4, .1, .3]),
 
 def _weight(logp, logp_old): return (logp - logp_old).exp()
 
-# %% ../../nbs/course/05_trust_region_lesson.ipynb #d1111239
+
 def _not_reweighted(v, logp, logp_old): return v.mean()
 
 def _turned_weight(v, logp, logp_old): return (_weight(logp_old, logp) * v).mean()
@@ -122,7 +122,7 @@ def _moved_rows(ratios, adv) -> tuple:
 
 _MOVED = [_moved_rows(_RATIOS, _ADVANTAGES), _moved_rows(_RATIOS.flip(1), -_ADVANTAGES)]
 
-# %% ../../nbs/course/05_trust_region_lesson.ipynb #d449730a
+
 def _unclipped(logp, logp_old, adv, mask):
     "Minus advantage times ratio of each token, 0 outside the mask."
     return torch.where(mask, -adv * ratio_of(logp, logp_old), 0.)
@@ -194,10 +194,10 @@ _surrogate_hints = {
                  'by its ratio.')
 def _surrogate(logp, logp_old, adv, mask): return _unclipped(logp, logp_old, adv, mask)
 
-# %% ../../nbs/course/05_trust_region_lesson.ipynb #9c814257
+# %% ../../nbs/course/05_trust_region_lesson.ipynb #9224368d
 _TWO_POLICIES = [(logp, old, mask) for logp, old, _, mask in _MOVED]
 
-# %% ../../nbs/course/05_trust_region_lesson.ipynb #15f495e0
+
 def _product(logp, logp_old, mask): return masked_sum(logp - logp_old, mask, 1).exp()
 
 def _plain_mean_ratio(logp, logp_old, mask):
@@ -272,7 +272,7 @@ def _of_ratio(ratio, adv, mask, low, high):
     "PPO's loss of tokens with these ratios."
     return ppo_clip(ratio.log(), torch.zeros_like(ratio), adv, mask, low=low, high=high)
 
-# %% ../../nbs/course/05_trust_region_lesson.ipynb #7460d266
+
 def _clip_alone(ratio, adv, mask, low, high):
     return torch.where(mask, -ratio.clamp(1 - low, 1 + high) * adv, 0.)
 
@@ -360,7 +360,7 @@ _OUT = [_gone_out([1.5, 1.4, .7, .6, 1.1, .9, 1.9, .95],
                   [1., -1., 1., -1., 1., -1., 2., -.5], .2, .2),
         _gone_out([.5, .6, 1.35, 1.5, 1.25, 2., 1.4], [-1., -1., 1., 1., 1., -1., 1.], .45, .28)]
 
-# %% ../../nbs/course/05_trust_region_lesson.ipynb #f5df424e
+
 def _outside(ratio, adv, low, high):
     return ((ratio > 1 + high) | (ratio < 1 - low)).float().mean()
 
@@ -418,12 +418,12 @@ def _silent_share(ratio, adv, low, high):
     return clip_fraction(ratio.log()[None], torch.zeros_like(ratio)[None], adv[None], every,
                          low=low, high=high)
 
-# %% ../../nbs/course/05_trust_region_lesson.ipynb #87df8006
+# %% ../../nbs/course/05_trust_region_lesson.ipynb #19e1b57b
 _LOGPS = torch.tensor([.4, .1, .25, .05, .2]).log()
 _REFS = torch.tensor([.2, .3, .25, .2, .05]).log()
 _PAIRS = [(_LOGPS, _REFS), (_REFS.flip(0), _LOGPS)]
 
-# %% ../../nbs/course/05_trust_region_lesson.ipynb #ed4a084e
+
 def _k1(logp, logp_ref): return logp - logp_ref
 
 def _k2(logp, logp_ref): return (logp - logp_ref).square() / 2
@@ -457,14 +457,14 @@ _k3_hints = {
                  'divergence.')
 def _k3(logp, logp_ref): return kl_estimate(logp, logp_ref)
 
-# %% ../../nbs/course/05_trust_region_lesson.ipynb #94d0145d
+# %% ../../nbs/course/05_trust_region_lesson.ipynb #10727da0
 _LEASHED = [(logp, old, mask) for logp, old, _, mask in _MOVED]
 
 
 def _estimate(kind, logp, logp_ref, mask):
     return torch.where(mask, kl_estimate(logp, logp_ref, estimator=kind), 0.)
 
-# %% ../../nbs/course/05_trust_region_lesson.ipynb #4aadaf04
+
 def _k1_loss(logp, logp_ref, mask): return _estimate('k1', logp, logp_ref, mask)
 
 def _k3_loss(logp, logp_ref, mask): return _estimate('k3', logp, logp_ref, mask)
@@ -527,7 +527,7 @@ def _two_engines(p_old, p_behave, cap):
 _ENGINES = [_two_engines([[.5, .3, .9], [.2, .6, .02]], [[.1, .4, .9], [.25, .004, .3]], 2.),
             _two_engines([[.8, .5, .1]], [[.2, .4, .7]], 1.5)]
 
-# %% ../../nbs/course/05_trust_region_lesson.ipynb #a9557fea
+
 def _engine_turned(logp_old, logp_behave, cap):
     return _truncated(logp_behave, logp_old, cap)
 
@@ -704,8 +704,8 @@ def clip_slope(ratio: float, adv: float, low: float, high: float, rule: str) -> 
     slope, = torch.autograd.grad(_gained(at, adv, low, high, rule), at)
     return slope.item()
 
-# %% ../../nbs/course/05_trust_region_lesson.ipynb #36ff98ba
-def plot_clip(ratio: float, adv: float, low: float, high: float, rule: str):
+# %% ../../nbs/course/05_trust_region_lesson.ipynb #c3ddb5f7
+def _plot_clip(ratio: float, adv: float, low: float, high: float, rule: str):
     "A Figure: the objective of one token over its ratio, and the way its gradient pushes it."
     grid = torch.linspace(0, 2, 201)
     slope = clip_slope(ratio, adv, low, high, rule)
@@ -736,8 +736,8 @@ CLIP_FRAMES = ({}, {'ratio': 0.5}, {'ratio': 0.5, 'rule': 'the clipped one alone
 
 
 def clip_picture(**knobs) -> str:
-    "The picture of `plot_clip` as HTML, as a panel wants it."
-    return figure_html(plot_clip(**knobs), dpi=78)
+    "One token under the clip as HTML, as a panel wants it."
+    return figure_html(_plot_clip(**knobs), dpi=78)
 
 # %% ../../nbs/course/05_trust_region_lesson.ipynb #d063d4ef
 def plot_overshoot(paths: dict, edge: float):
