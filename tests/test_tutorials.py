@@ -413,7 +413,90 @@ SLIPS = [
     ('2.3', 'numbers', [1, 2], 'none of the names'),
     ('2.3', 'nothing', set(), 'Two answer'),
     ('2.3', 'a number', 2, 'Names are wanted'),
+    ('3.1', 'no weight', lambda v, new, old: v.mean(), 'under the policy that drew'),
+    ('3.1', 'turned', lambda v, new, old: ((old - new).exp() * v).mean(), 'turned round'),
+    ('3.1', 'exp forgotten', lambda v, new, old: ((new - old) * v).mean(), 'logarithm'),
+    ('3.1', 'sum', lambda v, new, old: ((new - old).exp() * v).sum(), 'Take the mean'),
+    ('3.2', 'log-ratio', lambda new, old, a, m: -a * (new - old) * m, 'REINFORCE'),
+    ('3.2', 'sign', lambda new, old, a, m: a * (new - old).exp() * m, 'sign'),
+    ('3.2', 'mask', lambda new, old, a, m: -a * (new - old).exp(), 'padding'),
+    ('3.2', 'mean', lambda new, old, a, m: (-a * (new - old).exp())[m].mean(), 'one number'),
+    ('3.2', 'detached', lambda new, old, a, m: -a * (new - old).exp().detach() * m, 'no gradient'),
+    ('3.3', 'product', lambda new, old, m: ((new - old) * m).sum(1).exp(), 'product'),
+    ('3.3', 'padding', lambda new, old, m: (new - old).mean(1).exp(), 'padding'),
+    (
+        '3.3',
+        'width',
+        lambda new, old, m: ((new - old) * m).mean(1).exp(),
+        'divided by the width',
+    ),
+    (
+        '3.4',
+        'clip alone',
+        lambda r, a, m, low, high: -a * r.clamp(1 - low, 1 + high) * m,
+        'clipped product alone',
+    ),
+    (
+        '3.4',
+        'minimum of ratios',
+        lambda r, a, m, low, high: -a * torch.minimum(r, r.clamp(1 - low, 1 + high)) * m,
+        'compared the ratios',
+    ),
+    (
+        '3.4',
+        'low twice',
+        lambda r, a, m, low, high: -torch.minimum(r * a, r.clamp(1 - low, 1 + low) * a) * m,
+        'both sides',
+    ),
+    (
+        '3.4',
+        'minus forgotten',
+        lambda r, a, m, low, high: torch.minimum(r * a, r.clamp(1 - low, 1 + high) * a) * m,
+        'sign',
+    ),
+    (
+        '3.5',
+        'both directions',
+        lambda r, a, low, high: ((r > 1 + high) | (r < 1 - low)).float().mean(),
+        'wrong side',
+    ),
+    (
+        '3.5',
+        'one side',
+        lambda r, a, low, high: ((r > 1 + high) & (a > 0)).float().mean(),
+        'one side',
+    ),
+    ('3.6', 'turned', lambda new, ref: (new - ref).expm1() - (new - ref), 'turned round'),
+    ('3.6', 'k2', lambda new, ref: (new - ref) ** 2 / 2, 'k2'),
+    ('3.7', 'k1', lambda new, ref, m: (new - ref) * m, 'k1'),
+    ('3.7', 'k3', lambda new, ref, m: ((ref - new).expm1() + new - ref) * m, 'k3'),
+    ('3.7', 'half forgotten', lambda new, ref, m: (new - ref) ** 2 * m, 'factor'),
+    ('3.7', 'log-ratio itself', lambda new, ref, m: ((new - ref) * m).detach(), 'no gradient'),
+    ('3.8', 'no cap', lambda old, beh, cap: (old - beh).exp(), 'cap'),
+    (
+        '3.8',
+        'masked',
+        lambda old, beh, cap: (old - beh).exp() * ((old - beh).exp() <= cap),
+        'masking',
+    ),
 ]
+
+
+@pytest.mark.parametrize(
+    'name, answer',
+    [
+        ('3.2', lambda new, old, a, m: -a * (new - old).exp().detach() * new * m),
+        (
+            '3.4',
+            lambda r, a, m, low, high: torch.where(
+                m & ~((a > 0) & (r > 1 + high) | (a < 0) & (r < 1 - low)), -a * r, 0.0
+            ),
+        ),
+        ('3.7', lambda new, ref, m: (new - ref).detach() * new * m),
+    ],
+)
+def test_another_loss_with_the_same_gradient_is_right(name, answer):
+    assert review_answer(name, answer)[0]
 
 
 @pytest.mark.parametrize(
@@ -551,6 +634,18 @@ EXPLAINED = (
     'running mean',
     'pass@k',
     'Holm',
+    'old policy',
+    'current policy',
+    'off-policy',
+    'importance ratio',
+    'effective number of samples',
+    'surrogate',
+    'trust region',
+    'geometric mean',
+    'clip fraction',
+    'reference policy',
+    'behaviour policy',
+    'truncated importance sampling',
 )  # bold where they are explained
 
 
