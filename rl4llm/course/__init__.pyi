@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import diagrams as diagrams
 from . import exercises as exercises
+from . import groups_lesson as groups_lesson
 from . import pictures as pictures
 from . import policy_lesson as policy_lesson
 from . import reinforcement_lesson as reinforcement_lesson
@@ -26,6 +27,24 @@ from .exercises import exercise_named as exercise_named
 from .exercises import exercise_table as exercise_table
 from .exercises import load_exercises as load_exercises
 from .exercises import review_answer as review_answer
+from .groups_lesson import WAYS as WAYS
+from .groups_lesson import exact_weight as exact_weight
+from .groups_lesson import parts_of_grpo as parts_of_grpo
+from .groups_lesson import plot_arms as plot_arms
+from .groups_lesson import plot_gains as plot_gains
+from .groups_lesson import plot_lengths as plot_lengths
+from .groups_lesson import plot_problem_weights as plot_problem_weights
+from .groups_lesson import plot_pushes_over_ratio as plot_pushes_over_ratio
+from .groups_lesson import plot_rewards as plot_rewards
+from .groups_lesson import plot_silence as plot_silence
+from .groups_lesson import plot_who_is_heard as plot_who_is_heard
+from .groups_lesson import push_over_ratio as push_over_ratio
+from .groups_lesson import ratio_picture as ratio_picture
+from .groups_lesson import signal_grid as signal_grid
+from .groups_lesson import token_weights_panel as token_weights_panel
+from .groups_lesson import token_weights_picture as token_weights_picture
+from .groups_lesson import weights_of as weights_of
+from .groups_lesson import yours_or_reference as yours_or_reference
 from .pictures import compact as compact
 from .pictures import jackknife as jackknife
 from .pictures import loop_diagram as loop_diagram
