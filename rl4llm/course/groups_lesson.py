@@ -463,14 +463,14 @@ _cispo_hints |= {
                  'than five times.')
 def _capped(logp, logp_old, adv, mask): return cispo(logp, logp_old, adv, mask, cap=5.0)
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #0fb6c08e
+# %% ../../nbs/course/06_groups_lesson.ipynb #d0fe4134
 _PARTS = {
     'rewards': 'right or wrong,\none a response',
     'minus mean': 'of the group:\nwho was better?',
     'over deviation': 'of the group:\nby how much?',
     'clipped ratio': 'new policy over\nold, by token',
-    'mean by response': 'over its own\ntokens',
-    'mean over all': 'responses of\nthe batch',
+    'response mean': 'of each over\nits own tokens',
+    'batch mean': 'over all its\nresponses',
 }
 
 
@@ -484,13 +484,13 @@ def parts_of_grpo(*lit: str, below: dict | None = None):
     unknown = sorted({*lit, *below} - set(_PARTS))
     if unknown:
         raise ValueError(f"no part {', '.join(unknown)}; there are {', '.join(_PARTS)}.")
-    page = Diagram(9.4, 1.75 if below else 1.1)
+    page = Diagram(9.45, 1.75 if below else 1.1)
     y = 1.2 if below else 0.55
     for n, (name, text) in enumerate(_PARTS.items()):
         x = 0.78 + 1.57 * n
-        page.box(name, x, y, text, width=1.36, height=0.84, lit=name in lit)
+        page.box(name, x, y, text, width=1.44, height=0.84, lit=name in lit)
         if n:
-            page.arrow((x - 0.89, y), (x - 0.68, y))
+            page.arrow((x - 0.85, y), (x - 0.72, y))
         page.words(x, 0.42, below.get(name, ''), size=8, colour='blue')
     return page.figure
 
@@ -548,11 +548,11 @@ def plot_who_is_heard(rates: Float[Tensor, "p"], shares: dict):
         ax.legend()
     return figure
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #f4ad2e3e
+# %% ../../nbs/course/06_groups_lesson.ipynb #22f57bbb
 def signal_grid(rewards: Float[Tensor, "b g"]):
     """The groups of a batch as a Figure: a column a group, a square a sample.
 
-    Sorted by right samples; silent groups are pale and framed.
+    Sorted by right samples; groups in which all are equal are pale.
     """
     rewards = rewards[rewards.sum(1).argsort()]
     count, size = rewards.shape
@@ -561,8 +561,7 @@ def signal_grid(rewards: Float[Tensor, "b g"]):
         for column, group in enumerate(rewards.sort(1).values.tolist()):
             _draw_group(ax, column, group)
         ax.set(xlim=(-0.1, count), ylim=(size + 0.1, -0.1), aspect='equal', xticks=[], yticks=[],
-               xlabel='groups, by right samples (blue); faint ones teach nothing',
-               ylabel='samples')
+               xlabel='groups (right samples are blue)', ylabel='samples')
         ax.grid(False)
         ax.spines[:].set_visible(False)
     return figure
@@ -727,7 +726,7 @@ def plot_pushes_over_ratio(objectives: dict):
         axes[0].legend()
     return figure
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #7f7f881a
+# %% ../../nbs/course/06_groups_lesson.ipynb #f04d17a7
 def plot_rewards(runs: dict, metric: str = 'reward', smooth: int = 5):
     "A Figure: a metric of some runs, by name, as means over `smooth` steps."
     with style():
@@ -750,5 +749,5 @@ def plot_gains(table: pd.DataFrame):
             ax.plot(found['gain'], row, 'o', color=method_look(name)['color'])
         ax.axvline(0, color='black', lw=1)
         ax.set(yticks=range(len(table)), yticklabels=table.index[::-1],
-               xlabel='gain in pass@1, with its 95% interval over problems')
+               ylim=(-0.6, len(table) - 0.4), xlabel='gain in pass@1 (95% over problems)')
     return figure
