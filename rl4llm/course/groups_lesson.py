@@ -15,10 +15,10 @@ from jaxtyping import Bool, Float
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #46b4a080
+# %% ../../nbs/course/06_groups_lesson.ipynb #86bd0256
 from ..advantages import dr_grpo, grpo, rloo
 from ..analysis.plots import OKABE_ITO, figure_html, method_look, style
-from ..core.rollouts import group_count, group_mean, group_sum
+from ..core.rollouts import group_count, group_sum
 from .diagrams import Diagram
 from .exercises import exercise, exercise_named, review_answer
 from ..objectives.aggregation import aggregate, row_divisors
@@ -42,7 +42,7 @@ def yours_or_reference(name: str | float, answer):
 # %% ../../nbs/course/06_groups_lesson.ipynb #a9a1df6c
 _RATES = [(torch.tensor([.02, .1, .3, .5, .9]),), (torch.tensor([.2, .65]),)]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #cd7d07e7
+# %% ../../nbs/course/06_groups_lesson.ipynb #217c1440
 def _deviation(q): return (q * (1 - q)).sqrt()
 
 def _one_over_variance(q): return 1 / (q * (1 - q))
@@ -60,6 +60,10 @@ def _right_sample(q): return ((1 - q) / q).sqrt()
 def _wrong_sample(q): return (q / (1 - q)).sqrt()
 
 def _one_over_rate(q): return 1 / q
+
+def _variance(q): return q * (1 - q)
+
+def _with_constant(q): return 1 / (_deviation(q) + 1e-4)
 
 _weight_hints = {
     _deviation:
@@ -85,6 +89,11 @@ _weight_hints |= {
     _wrong_sample:
         'That is the size of the advantage of a wrong sample. Put both advantages into the '
         'expectation, each with its probability.',
+    _variance:
+        'That is the variance of a reward. Its root is the deviation, and the advantages are '
+        'divided by it.',
+    _with_constant:
+        'The constant 1e-4 keeps a silent group from giving 0/0. Leave it out here.',
     _one_over_rate:
         'An inverse rate would weigh a problem that is nearly always solved like any other. The '
         'deviation is small at both ends.',
@@ -154,7 +163,7 @@ def _leave_one_out_in_groups(rewards, group): return rloo(rewards, group)
 # %% ../../nbs/course/06_groups_lesson.ipynb #9a2f2ba1
 _RATE_AND_SIZE = [(torch.tensor([.1, .5, .9]), 8), (torch.tensor([.3, .05]), 3)]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #adcac9c3
+# %% ../../nbs/course/06_groups_lesson.ipynb #0d0909ad
 def _silent(q, size): return q ** size + (1 - q) ** size
 
 def _lively(q, size): return 1 - _silent(q, size)
@@ -169,6 +178,10 @@ def _one_fewer(q, size): return _silent(q, size - 1)
 
 def _linear(q, size): return size * q + size * (1 - q)
 
+def _no_brackets(q, size): return q ** size + 1 - q ** size
+
+def _right_twice(q, size): return 2 * q ** size
+
 _silent_hints = {
     _lively:
         'That is the chance that a group has both, right and wrong samples. Asked is the opposite.',
@@ -180,6 +193,11 @@ _silent_hints = {
         'A group cannot be all right and all wrong at once. One *or* the other: add the two.',
     _one_fewer:
         'That is the chance for a group with one sample fewer.',
+    _no_brackets:
+        'The power binds first: 1 - q ** size is the chance that some are wrong. Put 1 - q in '
+        'brackets.',
+    _right_twice:
+        'All wrong is not as likely as all right, unless q is one half.',
     _linear:
         'Independent chances are multiplied: all of them right is q to the power of the size.',
 }
@@ -191,7 +209,7 @@ _silent_hints = {
           praise='easy and hard problems fall silent, and the sooner the smaller the group.')
 def _silent_chance(q, size): return _silent(q, size)
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #b4d92956
+# %% ../../nbs/course/06_groups_lesson.ipynb #11be3a81
 def _times(q, size): return size * _lively(q, size)
 
 def _groups_only(q, size): return 1 / _lively(q, size)
@@ -206,11 +224,16 @@ def _one_more_try(q, size): return size * (1 + _silent(q, size))
 
 def _wasted(q, size): return size * _silent(q, size) / _lively(q, size)
 
+def _silent_groups_only(q, size): return 1 / _silent(q, size)
+
 _cost_hints = {
     _times:
         'The rarer a lively group, the more has to be drawn. Yours falls where it should rise.',
     _groups_only:
         'That is the number of groups. Each of them has `size` samples.',
+    _silent_groups_only:
+        'That is the number of groups until one is silent. Wait for one that is not, and count '
+        'its samples.',
     _until_silent:
         'That is the wait for a group that is silent. Wait for one that is not.',
     _some_right:
@@ -238,14 +261,16 @@ def _mask(*lengths, width: int | None = None) -> Bool[Tensor, "n t"]:
 
 _MASKS = [(_mask(1, 2, 5),), (_mask(4, 2, 1, 3, width=6),)]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #be906dea
+# %% ../../nbs/course/06_groups_lesson.ipynb #3b98a7f4
 def _row_mean(m): return m / m.sum(1, keepdim=True)
 
 def _no_padding(m): return (1 / (len(m) * m.sum(1, keepdim=True))).expand(m.shape)
 
 def _token_mean(m): return m / m.sum()
 
-def _columns(m): return torch.where(m, 1. / (len(m) * m.sum(0).clamp(min=1)), 0.)
+def _columns(m):
+    counts = m.sum(0).clamp(min=1)
+    return m / (len(m) * counts)
 
 def _by_width(m): return m / m.numel()
 
@@ -285,12 +310,12 @@ _token_hints |= {
 def _token_weights(mask): return mask / row_divisors(mask, 'seq-mean-token-mean',
                                                      whole=mask)[:, None]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #c3f53261
+# %% ../../nbs/course/06_groups_lesson.ipynb #62b35278
 _LOSS = torch.tensor([[.5, -1., 2., 3.], [1., .25, 7., -4.]])
-_LOSSES = [(_LOSS, _mask(3, 2, width=4), _mask(3, 2, 4, 4, 1)),
-           (_LOSS.flip(0), _mask(1, 4), _mask(1, 4))]
+_PART_OF_FIVE = (_LOSS, _mask(3, 2, width=4), _mask(3, 2, 4, 4, 1))
+_LOSSES = [_PART_OF_FIVE, (_LOSS.flip(0), _mask(1, 4), _mask(1, 4))]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #6454d340
+# %% ../../nbs/course/06_groups_lesson.ipynb #9f9078e3
 def _masked(x, m): return (x * m).sum()
 
 def _rows_at_hand(x, m, w): return _masked(x, m) / (len(m) * 32)
@@ -301,7 +326,9 @@ def _no_rows(x, m, w): return _masked(x, m) / 32
 
 def _no_length(x, m, w): return _masked(x, m) / len(w)
 
-def _own_length(x, m, w): return ((x * m).sum(1) / m.sum(1)).sum() / len(w)
+def _own_length(x, m, w):
+    means = (x * m).sum(1) / m.sum(1)
+    return means.sum() / len(w)
 
 def _all_tokens(x, m, w): return _masked(x, m) / w.sum()
 
@@ -343,7 +370,7 @@ _OLD = torch.tensor([[-1., -2., -.5, -3.], [-.7, -.1, -2., -9.]])
 _NEW = torch.tensor([[-.6, -2.5, -.1, 4.], [-1.4, -.2, -1., -1.]])
 _RATIOS = [(_NEW, _OLD, _mask(3, 2, width=4)), (_OLD.flip(1), _NEW.flip(1), _mask(1, 4))]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #0689ab24
+# %% ../../nbs/course/06_groups_lesson.ipynb #1e14386e
 def _log_mean(a, b, m): return sequence_log_ratio(a, b, m)[:, 0]
 
 def _product(a, b, m): return ((a - b) * m).sum(1).exp()
@@ -362,6 +389,8 @@ def _old_forgotten(a, b, m): return _log_mean(a, 0 * b, m).exp()
 
 def _column(a, b, m): return _log_mean(a, b, m).exp()[:, None]
 
+def _padded_mean_ratio(a, b, m): return ((a - b).exp() * m).mean(1)
+
 _ratio_hints = {
     _log_mean:
         'That is the mean log-ratio. The ratio is its exponential.',
@@ -377,6 +406,9 @@ _ratio_hints = {
         'You divided by the width of the rectangle. Divide by the number of real tokens.',
 }
 _ratio_hints |= {
+    _padded_mean_ratio:
+        'Two things: average the log-ratios and not the ratios, and divide by the number of real '
+        'tokens.',
     _upside_down:
         'Your ratio is upside down: the policy of now stands above, the old one below.',
     _of_the_batch:
@@ -395,36 +427,40 @@ _ratio_hints |= {
                  'single tokens do, so its clip must be far narrower.')
 def _one_ratio(logp, logp_old, mask): return _log_mean(logp, logp_old, mask).exp()
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #1d3c1d1d
+# %% ../../nbs/course/06_groups_lesson.ipynb #d1558405
 _SIGNED = torch.tensor([[1.5, -1., 2., 1.], [-1., .5, -2., 3.]])
 _FAR = torch.tensor([[1.2, -.4, 2.1, 1.], [-.5, 1.8, -2.2, .3]])
-_MOVED = [(_OLD + _FAR, _OLD, _SIGNED, _mask(3, 4)),
-          (_OLD - _FAR, _OLD, _SIGNED, _mask(4, 2))]
+_MOVED = [[_OLD + _FAR, _OLD, _SIGNED, _mask(3, 4)],
+          [_OLD - _FAR, _OLD, _SIGNED, _mask(4, 2)]]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #7868a289
+# %% ../../nbs/course/06_groups_lesson.ipynb #e1632849
 def _times_adv(weight, logp, adv, mask): return -weight * adv * logp * mask
 
 def _rho(a, b): return (a - b).exp()
 
-def _attached(a, b, adv, m): return _times_adv(_rho(a, b).clamp(max=5), a, adv, m)
+def _weight(a, b): return _rho(a, b).detach().clamp(max=5)
+
+def _attached(a, b, adv, m):
+    return _times_adv(_rho(a, b).clamp(max=5), a, adv, m)
 
 def _ratio_alone(a, b, adv, m): return -_rho(a, b).clamp(max=5) * adv * m
 
-def _uncapped(a, b, adv, m): return _times_adv(_rho(a, b).detach(), a, adv, m)
+def _uncapped(a, b, adv, m):
+    return _times_adv(_rho(a, b).detach(), a, adv, m)
 
 def _weightless(a, b, adv, m): return _times_adv(1, a, adv, m)
 
-def _no_advantage(a, b, adv, m): return _times_adv(_rho(a, b).detach().clamp(max=5), a, 1, m)
+def _no_advantage(a, b, adv, m): return _times_adv(_weight(a, b), a, 1, m)
 
-def _padded(a, b, adv, m): return _times_adv(_rho(a, b).detach().clamp(max=5), a, adv, 1)
+def _padded(a, b, adv, m): return _times_adv(_weight(a, b), a, adv, 1)
 
-def _from_below(a, b, adv, m): return _times_adv(_rho(a, b).detach().clamp(min=5), a, adv, m)
+def _from_below(a, b, adv, m):
+    return _times_adv(_rho(a, b).detach().clamp(min=5), a, adv, m)
 
-def _both_sides(a, b, adv, m): return _times_adv(_rho(a, b).detach().clamp(.8, 1.2), a, adv, m)
+def _both_sides(a, b, adv, m):
+    return _times_adv(_rho(a, b).detach().clamp(.8, 1.2), a, adv, m)
 
-def _log_capped(a, b, adv, m): return _times_adv((a - b).detach().clamp(max=5).exp(), a, adv, m)
-
-def _turned_ratio(a, b, adv, m): return _times_adv(_rho(b, a).detach().clamp(max=5), a, adv, m)
+def _turned_ratio(a, b, adv, m): return _times_adv(_weight(b, a), a, adv, m)
 
 _cispo_hints = {
     _attached:
@@ -494,9 +530,9 @@ def parts_of_grpo(*lit: str, below: dict | None = None):
         page.words(x, 0.42, below.get(name, ''), size=8, colour='blue')
     return page.figure
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #5db2fe4b
+# %% ../../nbs/course/06_groups_lesson.ipynb #c69f1d89
 def exact_weight(advantage, q: Float[Tensor, "q"], size: int) -> Float[Tensor, "q"]:
-    """By how much the expected step of a problem is longer than the gradient of its success rate.
+    """How much longer than its success rate's gradient a problem's expected step is.
 
     Exact, for rewards of 1 and 0 and groups of `size`: the right siblings are binomial.
     """
@@ -512,12 +548,12 @@ def exact_weight(advantage, q: Float[Tensor, "q"], size: int) -> Float[Tensor, "
     chance = torch.distributions.Binomial(size - 1, q[:, None]).log_prob(place.to(q)).exp()
     return chance @ (of_the_first(1.) - of_the_first(0.))
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #33417ffa
+# %% ../../nbs/course/06_groups_lesson.ipynb #bd8bd4f0
 _SHADES = ('orange', 'green', 'purple', 'vermillion')
 
 
 def plot_problem_weights(q: Float[Tensor, "q"], curves: dict, limit: Float[Tensor, "q"]):
-    "A Figure: weights of a problem over its success rate `q`, by name, and dotted the `limit`."
+    "A Figure: a problem's weights over its success rate `q`, by name; dotted the `limit`."
     with style():
         figure, ax = plt.subplots(figsize=(6, 3.1))
         for (name, weight), colour in zip(curves.items(), ('blue', *_SHADES)):
@@ -528,9 +564,9 @@ def plot_problem_weights(q: Float[Tensor, "q"], curves: dict, limit: Float[Tenso
         ax.legend(loc='upper center', ncols=2, fontsize=8)
     return figure
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #2fc2b222
+# %% ../../nbs/course/06_groups_lesson.ipynb #872a1681
 def plot_who_is_heard(rates: Float[Tensor, "p"], shares: dict):
-    """A Figure: what share of a batch's steps each problem has, problems sorted by success rate.
+    """A Figure: each problem's share of the weight, problems sorted by success rate.
 
     rates: success rates of the problems. shares: method -> their shares.
     """
@@ -637,7 +673,7 @@ def token_weights_picture(lengths, modes=tuple(WAYS)):
             ax.set_title(WAYS[mode], fontsize=9)
     return figure
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #72e191f1
+# %% ../../nbs/course/06_groups_lesson.ipynb #8a5e7328
 def token_weights_panel(lengths=(2, 5, 12)) -> Panel:
     "A panel: slide the lengths of three responses, and see what each of their tokens weighs."
     controls = {f'length_{n}': slider(f'tokens of response {n}', length, 1, 16)
@@ -645,7 +681,8 @@ def token_weights_panel(lengths=(2, 5, 12)) -> Panel:
     controls['way'] = choice('losses are made one by', 'seq-mean-token-mean',
                              [(text, mode) for mode, text in WAYS.items()])
 
-    def draw(way, **chosen): return figure_html(token_weights_picture(chosen.values(), (way,)))
+    def draw(way, **chosen):
+        return figure_html(token_weights_picture(chosen.values(), (way,)))
 
     frames = [dict(way=mode) for mode in WAYS]
     return Panel(draw, controls, title='What a token weighs', frames=frames, width=290)
@@ -682,9 +719,9 @@ def plot_arms(arms: dict, metric: str, label: str):
         ax.legend()
     return figure
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #85b36e5f
+# %% ../../nbs/course/06_groups_lesson.ipynb #826a66c2
 def ratio_picture(ratios: Float[Tensor, "t"], *, low: float = 0.2, high: float = 0.2):
-    """The ratios of a response's tokens as a Figure, the clip of PPO, and their geometric mean.
+    """The ratios of a response's tokens, PPO's clip and their geometric mean as a Figure.
 
     Tokens outside [1 - low, 1 + high] are hatched.
     """
@@ -697,9 +734,10 @@ def ratio_picture(ratios: Float[Tensor, "t"], *, low: float = 0.2, high: float =
             bar.set(hatch='///', facecolor=OKABE_ITO['orange'])
         ax.axhspan(1 - low, 1 + high, color='0.9', zorder=0)
         ax.axhline(mean, color=OKABE_ITO['blue'])
-        ax.text(len(ratios) - 0.4, mean, 'one ratio\nfor all', color=OKABE_ITO['blue'], va='center')
+        ax.text(len(ratios) - 0.3, mean, 'one ratio\nfor all\n', color=OKABE_ITO['blue'],
+                va='center', fontsize=9)
         ax.set(xlabel='token of the response', ylabel='ratio new / old',
-               xticks=range(len(ratios)), xlim=(-0.6, len(ratios) + 1))
+               xticks=range(len(ratios)), xlim=(-0.6, 1.12 * len(ratios)))
     return figure
 
 # %% ../../nbs/course/06_groups_lesson.ipynb #845a0559
@@ -726,8 +764,8 @@ def plot_pushes_over_ratio(objectives: dict):
         axes[0].legend()
     return figure
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #f04d17a7
-def plot_rewards(runs: dict, metric: str = 'reward', smooth: int = 5):
+# %% ../../nbs/course/06_groups_lesson.ipynb #d4b5cac4
+def plot_rewards(runs: dict, metric: str = 'reward', smooth: int = 10):
     "A Figure: a metric of some runs, by name, as means over `smooth` steps."
     with style():
         figure, ax = plt.subplots(figsize=(6, 2.8))
