@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #86bd0256
+# %% ../../nbs/course/06_groups_lesson.ipynb #10eb27c2
 from ..advantages import dr_grpo, grpo, rloo
 from ..analysis.plots import OKABE_ITO, figure_html, method_look, style
 from ..core.rollouts import group_count, group_sum
@@ -25,6 +25,7 @@ from ..objectives.aggregation import aggregate, row_divisors
 from ..objectives.clipping import cispo
 from ..objectives.sequence_ratios import sequence_log_ratio
 from ..objectives.surrogates import ppo_clip
+from ..training.callbacks import centred_mean
 from ..widgets.panels import Panel, choice, slider
 
 # %% ../../nbs/course/06_groups_lesson.ipynb #ce797209
@@ -719,7 +720,7 @@ def plot_arms(arms: dict, metric: str, label: str):
         ax.legend()
     return figure
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #826a66c2
+# %% ../../nbs/course/06_groups_lesson.ipynb #95746015
 def ratio_picture(ratios: Float[Tensor, "t"], *, low: float = 0.2, high: float = 0.2):
     """The ratios of a response's tokens, PPO's clip and their geometric mean as a Figure.
 
@@ -734,8 +735,8 @@ def ratio_picture(ratios: Float[Tensor, "t"], *, low: float = 0.2, high: float =
             bar.set(hatch='///', facecolor=OKABE_ITO['orange'])
         ax.axhspan(1 - low, 1 + high, color='0.9', zorder=0)
         ax.axhline(mean, color=OKABE_ITO['blue'])
-        ax.text(len(ratios) - 0.3, mean, 'one ratio\nfor all\n', color=OKABE_ITO['blue'],
-                va='center', fontsize=9)
+        ax.text(len(ratios) - 0.3, mean, 'one ratio\nfor all', color=OKABE_ITO['blue'],
+                va='bottom', fontsize=9)
         ax.set(xlabel='token of the response', ylabel='ratio new / old',
                xticks=range(len(ratios)), xlim=(-0.6, 1.12 * len(ratios)))
     return figure
@@ -764,16 +765,16 @@ def plot_pushes_over_ratio(objectives: dict):
         axes[0].legend()
     return figure
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #d4b5cac4
-def plot_rewards(runs: dict, metric: str = 'reward', smooth: int = 10):
-    "A Figure: a metric of some runs, by name, as means over `smooth` steps."
+# %% ../../nbs/course/06_groups_lesson.ipynb #2013c64c
+def plot_rewards(runs: dict, metric: str = 'reward'):
+    "A Figure: a metric of some runs, by name, as running means."
     with style():
         figure, ax = plt.subplots(figsize=(6, 2.8))
         for (name, run), line in zip(runs.items(), ('-', '--', ':', '-.', '-', '--')):
-            curve = run.metrics[metric].rolling(smooth, min_periods=1).mean()
+            curve = centred_mean(run.metrics[metric])
             look = {**method_look(name), 'marker': '', 'linestyle': line}
             ax.plot(curve, label=name, **look)
-        ax.set(xlabel='step', ylabel=f'{metric} (mean of {smooth} steps)')
+        ax.set(xlabel='step', ylabel=f'{metric} (running mean)')
         ax.legend(fontsize=8)
     return figure
 
