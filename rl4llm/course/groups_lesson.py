@@ -661,12 +661,14 @@ def _draw_tokens(ax, weights: Float[Tensor, "n t"], most: float) -> None:
 def token_weights_picture(lengths, modes=tuple(WAYS)):
     """What each token weighs, as a Figure: a panel a mode, a row a response.
 
+    The shades are those of all modes, so that two pictures can be compared.
+
     Raises ValueError for a length below 1.
     """
     if min(lengths) < 1:
         raise ValueError(f"the shortest response has {min(lengths)} tokens, wanted at least 1.")
     found = {mode: weights_of(lengths, mode) for mode in modes}
-    most = max(weights.max().item() for weights in found.values())
+    most = max(weights_of(lengths, mode).max().item() for mode in WAYS)
     with style():
         figure, axes = plt.subplots(1, len(modes), figsize=(3.1 * len(modes), 1.9), squeeze=False)
         for ax, (mode, weights) in zip(axes[0], found.items()):
