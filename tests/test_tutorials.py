@@ -6,6 +6,7 @@ from unittest import mock
 import nbformat, numpy as np, pytest, torch
 from nbclient import NotebookClient
 import rl4llm.advantages
+from rl4llm.core.rollouts import group_mean
 from rl4llm.course.exercises import EXERCISES, check_answer, load_exercises, review_answer
 
 TOP = Path(__file__).resolve().parents[1]
@@ -479,6 +480,22 @@ SLIPS = [
         lambda old, beh, cap: (old - beh).exp() * ((old - beh).exp() <= cap),
         'masking',
     ),
+    ('4.1', 'variance', lambda q: 1 / (q * (1 - q)), 'root'),
+    ('4.1', 'deviation', lambda q: (q - q * q) ** 0.5, 'divided by it'),
+    ('4.2', 'mean of all', lambda r, g: group_mean(r, g).neg() + r, 'part of'),
+    ('4.2', 'whole batch', lambda r, g: r - (r.sum() - r) / (len(r) - 1), 'same group'),
+    ('4.3', 'brackets', lambda q, size: q**size + 1 - q**size, 'brackets'),
+    ('4.4', 'product', lambda q, size: size * (1 - q**size - (1 - q) ** size), 'rise'),
+    ('4.5', 'token mean', lambda m: m.float() / m.sum(), 'all tokens of the batch'),
+    ('4.6', 'rows at hand', lambda x, m, w: (x * m).sum() / 32 / len(x), 'rows at hand'),
+    ('4.7', 'sum', lambda a, b, m: (m * (a - b)).sum(1).exp(), 'explodes'),
+    (
+        '4.8',
+        'detach forgotten',
+        lambda a, b, adv, m: -(a - b).exp().clamp(max=5) * adv * a * m,
+        'Detach',
+    ),
+    ('4.8', 'plain', lambda a, b, adv, m: -adv * a * m, 'ratio is missing'),
 ]
 
 
@@ -646,6 +663,9 @@ EXPLAINED = (
     'reference policy',
     'behaviour policy',
     'truncated importance sampling',
+    'difficulty bias',
+    '[Dd]ynamic sampling',
+    'length bias',
 )  # bold where they are explained
 
 
