@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import diagrams as diagrams
 from . import exercises as exercises
+from . import passk_lesson as passk_lesson
 from . import pictures as pictures
 from . import policy_lesson as policy_lesson
 from . import reinforcement_lesson as reinforcement_lesson
@@ -26,6 +27,21 @@ from .exercises import exercise_named as exercise_named
 from .exercises import exercise_table as exercise_table
 from .exercises import load_exercises as load_exercises
 from .exercises import review_answer as review_answer
+from .passk_lesson import decides_diagram as decides_diagram
+from .passk_lesson import guess_told as guess_told
+from .passk_lesson import halves as halves
+from .passk_lesson import own_or_library as own_or_library
+from .passk_lesson import pairs_diagram as pairs_diagram
+from .passk_lesson import plot_copies as plot_copies
+from .passk_lesson import plot_estimators as plot_estimators
+from .passk_lesson import plot_hedge as plot_hedge
+from .passk_lesson import plot_mixture as plot_mixture
+from .passk_lesson import plot_power as plot_power
+from .passk_lesson import plot_rates as plot_rates
+from .passk_lesson import plot_weights as plot_weights
+from .passk_lesson import plug_in_mean as plug_in_mean
+from .passk_lesson import progress_diagram as progress_diagram
+from .passk_lesson import ways_diagram as ways_diagram
 from .pictures import compact as compact
 from .pictures import jackknife as jackknife
 from .pictures import loop_diagram as loop_diagram
