@@ -1806,6 +1806,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'rl4llm/course/passk_lesson.py'),
                                             'rl4llm.course.passk_lesson.progress_diagram': ( 'course/passk_lesson.html#progress_diagram',
                                                                                              'rl4llm/course/passk_lesson.py'),
+                                            'rl4llm.course.passk_lesson.small': ( 'course/passk_lesson.html#small',
+                                                                                  'rl4llm/course/passk_lesson.py'),
                                             'rl4llm.course.passk_lesson.ways_diagram': ( 'course/passk_lesson.html#ways_diagram',
                                                                                          'rl4llm/course/passk_lesson.py')},
             'rl4llm.course.pictures': { 'rl4llm.course.pictures._best_baseline': ( 'course/pictures.html#_best_baseline',

@@ -437,7 +437,7 @@ SLIPS = [
     ('5.4', 'chances added', 2.5, 'added the chances'),
     ('5.4', 'one early', 2, 'still below'),
     ('5.5', 'equal steps', lambda first, reach, gain: reach[-1] - reach[0], 'equal steps'),
-    ('5.6', 'one-sided', lambda d, t: (d.mean(1) > half_width(d, t)).float().mean(), 'either side'),
+    ('5.6', 'above', lambda d, t: (d.mean(1) > half_width(d, t)).float().mean(), 'either side'),
     ('5.6', 'no root', lambda d, t: (d.mean(1).abs() > t * d.std(1)).float().mean(), 'root of n'),
     ('5.7', 'exponent', lambda q, k: k * (1 - q) ** k, 'one too high'),
     ('5.7', 'factor', lambda q, k: (1 - q) ** (k - 1), 'factor k is missing'),

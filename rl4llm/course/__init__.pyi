@@ -41,6 +41,7 @@ from .passk_lesson import plot_rates as plot_rates
 from .passk_lesson import plot_weights as plot_weights
 from .passk_lesson import plug_in_mean as plug_in_mean
 from .passk_lesson import progress_diagram as progress_diagram
+from .passk_lesson import small as small
 from .passk_lesson import ways_diagram as ways_diagram
 from .pictures import compact as compact
 from .pictures import jackknife as jackknife
