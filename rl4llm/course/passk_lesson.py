@@ -594,7 +594,7 @@ _set_hints |= {
 def _decides(rewards, k): return _of_library(rewards, k)
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #35934edc
-def small(figure, *, colours: int = 32):
+def small(figure, *, colours: int = 64):
     "The picture of a Figure as a small PNG. The figure is closed."
     from IPython.display import Image
     file = io.BytesIO()
