@@ -1,6 +1,6 @@
 "The course: every exercise has a stub, a folded solution and hints; every lesson runs, dry in seconds and in full in minutes."
 
-import ast, contextlib, copy, inspect, io, itertools, os, re, time
+import ast, contextlib, copy, inspect, io, itertools, math, os, re, time
 from pathlib import Path
 from unittest import mock
 import nbformat, numpy as np, pytest, torch
@@ -300,6 +300,18 @@ def picked(z, y):
     return z.log_softmax(-1).gather(-1, y[..., None])[..., 0]
 
 
+def of_subsets(n, c, k):
+    return torch.tensor([1 - math.comb(n - x, k) / math.comb(n, k) for x in c.tolist()])
+
+
+def half_width(d, t):
+    return t * d.std(1) / d.shape[1] ** 0.5
+
+
+def searched(first, reach, gain):
+    return np.interp(gain, (first - first[0]).numpy(), (reach - reach[0]).numpy())
+
+
 # what readers hand in, written as they would write it: exercise, answer, words that name the mistake
 SLIPS = [
     ('1.1', 'mask forgotten', lambda z, y, m: picked(z, y).sum(1), 'padding'),
@@ -496,6 +508,24 @@ SLIPS = [
         'Detach',
     ),
     ('4.8', 'plain', lambda a, b, adv, m: -adv * a * m, 'ratio is missing'),
+    ('5.1', 'mean first', lambda q, k: 1 - (1 - q.mean()) ** k, 'mean of the probabilities first'),
+    ('5.1', 'every try right', lambda q, k: (q**k).mean(), 'One right try is enough'),
+    ('5.1', 'no mean', lambda q, k: 1 - (1 - q) ** k, 'Their mean is wanted'),
+    ('5.2', 'plug-in', lambda n, c, k: 1 - (1 - c / n) ** k, 'puts every sample back'),
+    ('5.2', 'mean', lambda n, c, k: float(of_subsets(n, c, k).mean()), 'mean comes later'),
+    ('5.3', 'axis', lambda b, t, picks: (t - b)[picks].mean(0), 'averaged over the copies'),
+    ('5.3', 'sign', lambda b, t, picks: b[picks].mean(1) - t[picks].mean(1), 'sign'),
+    ('5.3', 'one number', lambda b, t, picks: (t - b)[picks].mean(), 'for each copy'),
+    ('5.4', 'where equal', np.log(0.75) / np.log(0.9), 'whole number'),
+    ('5.4', 'chances added', 2.5, 'added the chances'),
+    ('5.4', 'one early', 2, 'still below'),
+    ('5.5', 'equal steps', lambda first, reach, gain: reach[-1] - reach[0], 'equal steps'),
+    ('5.6', 'above', lambda d, t: (d.mean(1) > half_width(d, t)).float().mean(), 'either side'),
+    ('5.6', 'no root', lambda d, t: (d.mean(1).abs() > t * d.std(1)).float().mean(), 'root of n'),
+    ('5.7', 'exponent', lambda q, k: k * (1 - q) ** k, 'one too high'),
+    ('5.7', 'factor', lambda q, k: (1 - q) ** (k - 1), 'factor k is missing'),
+    ('5.8', 'rate of the group', lambda r, k: k * r * (1 - r.mean()) ** (k - 1), 'Count sets'),
+    ('5.8', 'plain reward', lambda r, k: k * r, 'depends on its companions'),
 ]
 
 
@@ -562,6 +592,8 @@ NEAR_MISSES = [
     ('2.5', 'plug-in, not taken from 1', lambda n, c, k: (1 - c / n) ** k),
     ('2.2', 'divided by the mean', lambda r, g: in_groups(g, r, lambda own: own.mean())),
     ('2.2', 'two groups only', lambda r, g: in_groups(g, r, lambda own: own.std(), (0, 1))),
+    ('5.5', 'searched by halves', searched),
+    ('5.8', 'wrong ones pushed down', lambda r, k: k * (r - r.mean())),
     ('2.2', 'counted groups', lambda r, g: in_groups(g, r, torch.std, range(len(g.unique())))),
 ]
 
@@ -666,6 +698,14 @@ EXPLAINED = (
     'difficulty bias',
     '[Dd]ynamic sampling',
     'length bias',
+    'avg@k',
+    'maj@k',
+    'max@k',
+    'plug-in',
+    'U-statistic',
+    'bootstrap',
+    'random play',
+    'statistical power',
 )  # bold where they are explained
 
 
