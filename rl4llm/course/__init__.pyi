@@ -1,5 +1,6 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import diagrams as diagrams
+from . import entropy_lesson as entropy_lesson
 from . import exercises as exercises
 from . import pictures as pictures
 from . import policy_lesson as policy_lesson
@@ -17,6 +18,8 @@ from .diagrams import mask_diagram as mask_diagram
 from .diagrams import prompt_tree as prompt_tree
 from .diagrams import roadmap as roadmap
 from .diagrams import where_methods_act as where_methods_act
+from .entropy_lesson import entropy_code as entropy_code
+from .entropy_lesson import steered_bonus as steered_bonus
 from .exercises import EXERCISES as EXERCISES
 from .exercises import Exercise as Exercise
 from .exercises import Reply as Reply
