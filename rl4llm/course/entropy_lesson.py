@@ -737,10 +737,12 @@ def plot_concentration(curves: dict, share: float = 0.2):
     "A Figure: which part of a sum its largest entries hold; name -> one number a token."
     with style():
         figure, ax = plt.subplots(figsize=(5.6, 2.9))
-        for (name, x), colour in zip(curves.items(), ('blue', 'vermillion')):
+        looks = zip(('blue', 'vermillion'), ('-', '--'))
+        for (name, x), (colour, line) in zip(curves.items(), looks):
             held = x.flatten().cpu().sort(descending=True).values.cumsum(0)
             places = 100 * torch.arange(1, len(held) + 1) / len(held)
-            ax.plot(places, 100 * held / held[-1], color=OKABE_ITO[colour], label=name)
+            part = 100 * held / held[-1]
+            ax.plot(places, part, line, color=OKABE_ITO[colour], label=name)
         ax.plot([0, 100], [0, 100], color='0.6', ls=':', label='if all were equal')
         ax.axvline(100 * share, color='black', ls='--', lw=1)
         ax.set(xlabel='tokens, the largest first (%)', ylabel='part of the sum (%)')
