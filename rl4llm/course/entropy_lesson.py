@@ -526,14 +526,14 @@ def _next_coef(coef, entropy, target, delta):
     return _steered(coef, entropy, target, delta)
 
 # %% ../../nbs/course/08_entropy_lesson.ipynb #14e2f8a5
-def entropy_code(name: str, answer):
-    "The reader's function for exercise `name` if it is right, else the reference."
-    if review_answer(name, answer).right:
-        print(f'Your code of exercise {name} is used from here on.')
+def entropy_code(number: str, answer):
+    "The reader's function for exercise `number` if it is right, else the reference."
+    if review_answer(number, answer).right:
+        print(f'Your code of exercise {number} is used from here on.')
         return answer
-    print(f'Exercise {name} is still open, so the reference is used from here on. Come back, '
+    print(f'Exercise {number} is still open, so the reference is used from here on. Come back, '
           'write yours, and run again from there.')
-    return EXERCISES[name].solution
+    return EXERCISES[number].solution
 
 # %% ../../nbs/course/08_entropy_lesson.ipynb #cacfe44f
 class steered_bonus(adaptive_entropy_bonus):
