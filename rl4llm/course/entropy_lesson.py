@@ -97,9 +97,9 @@ def _real(*lengths, width=None):
     places = torch.arange(width or max(lengths))
     return places < torch.tensor(lengths)[:, None]
 
-_THREE = torch.tensor([[1., .5, 2.], [.25, 9., 9.], [1., 0., 9.]])
-_TWO = torch.tensor([[.5, 1.5], [.7, 3.]])
-_ENTROPIES = [(_THREE, _real(3, 1, 2)), (_TWO, _real(2, 1))]
+_THREE = torch.tensor([[1., .5, 2., .25], [.25, 9., 9., 9.], [1., 0., 9., 9.]])
+_TWO = torch.tensor([[.5, 1.5, .1], [.7, 3., 3.]])
+_ENTROPIES = [(_THREE, _real(4, 1, 2)), (_TWO, _real(3, 1))]
 
 # %% ../../nbs/course/08_entropy_lesson.ipynb #0ffb0a46
 def _mean_of_tokens(H, m): return masked_mean(H, m)
@@ -119,6 +119,8 @@ def _sum_then_e(H, m): return masked_sum(H, m, dim=1).mean().exp()
 def _by_width(H, m): return masked_sum(H, m) / H.numel()
 
 def _first_response(H, m): return masked_sum(H, m, dim=1)[0]
+
+def _by_positions_in_all(H, m): return masked_sum(H, m) / H.shape[1]
 
 _response_hints = {
     _mean_of_tokens:
@@ -142,6 +144,8 @@ _response_hints = {
     _by_width:
         'You divided by the number of places of the rectangle. Divide the sum by the number of '
         'responses.',
+    _by_positions_in_all:
+        'You divided by the number of positions. Divide the sum by the number of responses.',
     _first_response:
         'That is one response. The estimate is the mean over all of them.',
 }
@@ -173,6 +177,8 @@ def _unweighted(z): return -_log_p_centred(z)
 
 def _entropy_added_wrongly(z): return -_p(z) * (z.log_softmax(0) - entropy_of(z))
 
+def _plain_mean(z): return -_p(z) * (z.log_softmax(0) - z.log_softmax(0).mean())
+
 def _score_of_each(z): return 1 - _p(z)
 
 _gradient_hints = {
@@ -193,6 +199,9 @@ _gradient_hints = {
         'is never drawn has next to no effect.',
     _entropy_added_wrongly:
         'The mean of log p is minus the entropy. Centred, log p becomes log p + H.',
+    _plain_mean:
+        'You compared log p with its plain mean. The mean under p is wanted, in which likely '
+        'tokens count more.',
     _score_of_each:
         'That is the score of a drawn token in its own logit. The entropy has log p in it.',
 }
@@ -290,7 +299,8 @@ def _fork_case(rows, lengths, share):
 
 _WITH_ZEROS = [[.9, .1, .3, .07], [1.2, .15, .6, .12], [.05, .2, 0., 0.]]
 _WITH_NINES = [[.4, 9., 9.], [1.3, .2, 9.], [.8, .6, 9.]]
-_FORKS = [_fork_case(_WITH_ZEROS, [4, 4, 2], .2), _fork_case(_WITH_NINES, [1, 2, 2], .4)]
+_FORKS = [_fork_case(_WITH_ZEROS, [4, 4, 2], .2), _fork_case(_WITH_NINES, [1, 2, 2], .4),
+          _fork_case(_WITH_NINES, [1, 2, 2], .5)]
 
 # %% ../../nbs/course/08_entropy_lesson.ipynb #5cc46eef
 def _every_token(H, m, share): return m.float()
@@ -300,6 +310,8 @@ def _with_padding(H, m, share): return (H >= H.flatten().quantile(1 - share)) * 
 def _mask_forgotten(H, m, share): return H >= H[m].quantile(1 - share)
 
 def _neither(H, m, share): return H >= H.flatten().quantile(1 - share)
+
+def _above_only(H, m, share): return (H > H[m].quantile(1 - share)) * m
 
 def _certain_ones(H, m, share): return (H <= H[m].quantile(share)) * m
 
@@ -326,6 +338,9 @@ _fork_hints = {
         'Places outside the mask have weight 1. They were never chosen: multiply with the mask.',
     _neither:
         'The mask is forgotten twice, in the threshold and in the result.',
+    _above_only:
+        'The token that stands exactly at the threshold is left out. It reaches it: at least, not '
+        'more than.',
     _certain_ones:
         'Those are the most certain tokens. The forks are at the other end.',
     _the_others:
@@ -525,7 +540,7 @@ _move_hints = {
 def _next_coef(coef, entropy, target, delta):
     return _steered(coef, entropy, target, delta)
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #14e2f8a5
+# %% ../../nbs/course/08_entropy_lesson.ipynb #b8aa3eec
 def entropy_code(number: str, answer):
     "The reader's function for exercise `number` if it is right, else the reference."
     if review_answer(number, answer).right:
