@@ -31,7 +31,6 @@ from .entropy_lesson import plot_entropies as plot_entropies
 from .entropy_lesson import plot_estimates as plot_estimates
 from .entropy_lesson import plot_gradient_length as plot_gradient_length
 from .entropy_lesson import plot_law as plot_law
-from .entropy_lesson import plot_one_step as plot_one_step
 from .entropy_lesson import plot_paths as plot_paths
 from .entropy_lesson import plot_price as plot_price
 from .entropy_lesson import plot_reach as plot_reach

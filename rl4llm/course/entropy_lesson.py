@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['STEP_KNOBS', 'STEP_FRAMES', 'entropy_code', 'steered_bonus', 'collapse_loop', 'covariance_quadrants', 'steering_loop',
-           'plot_choices', 'plot_estimates', 'good_and_rest', 'plot_one_step', 'step_view', 'plot_paths', 'plot_law',
-           'held_by', 'plot_concentration', 'plot_reach', 'plot_gradient_length', 'plot_entropies', 'plot_price']
+           'plot_choices', 'plot_estimates', 'good_and_rest', 'step_view', 'plot_paths', 'plot_law', 'held_by',
+           'plot_concentration', 'plot_reach', 'plot_gradient_length', 'plot_entropies', 'plot_price']
 
 # %% ../../nbs/course/08_entropy_lesson.ipynb #899ffc1b
 import math
@@ -26,7 +26,6 @@ _ROWS = [[0., 0., 0., 0.], [2., 1., 0., -1.], [3., 0., 0., 1.], [1., 1., -2., 0.
 _FORBIDDEN = [[1., 2., -torch.inf], [0., 1., 3.]]
 _LOGITS = [(torch.tensor(rows),) for rows in (_ROWS, _FORBIDDEN)]
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #b444fc4e
 def _exp_forgotten(z): return entropy_of(z)
 
 def _minus_forgotten(z): return (-entropy_of(z)).exp()
@@ -91,7 +90,7 @@ _choice_hints = {
           praise='a fair die of that many sides would be just as uncertain.')
 def _effective_choices(logits): return entropy_of(logits).exp()
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #07248c15
+# %% ../../nbs/course/08_entropy_lesson.ipynb #f8ffe0d1
 def _real(*lengths, width=None):
     "The mask of responses of these lengths in a rectangle."
     places = torch.arange(width or max(lengths))
@@ -101,7 +100,6 @@ _THREE = torch.tensor([[1., .5, 2., .25], [.25, 9., 9., 9.], [1., 0., 9., 9.]])
 _TWO = torch.tensor([[.5, 1.5, .1], [.7, 3., 3.]])
 _ENTROPIES = [(_THREE, _real(4, 1, 2)), (_TWO, _real(3, 1))]
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #0ffb0a46
 def _mean_of_tokens(H, m): return masked_mean(H, m)
 
 def _sum_of_all(H, m): return masked_sum(H, m)
@@ -157,10 +155,9 @@ _response_hints = {
           praise='this estimate is unbiased, although it has seen next to none of all responses.')
 def _sequence_entropy(entropy, mask): return masked_sum(entropy, mask, dim=1).mean()
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #c5dbc331
+# %% ../../nbs/course/08_entropy_lesson.ipynb #76159009
 _ONE_SOFTMAX = [(torch.tensor([1., 0., .5, -1.]),), (torch.tensor([0., 3., 0.]),)]
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #f7ce0619
 def _p(z): return z.softmax(0)
 
 def _log_p_centred(z): return z.log_softmax(0) + entropy_of(z)
@@ -214,14 +211,13 @@ _gradient_hints = {
                  'each with its own p as a weight.')
 def _entropy_gradient(z): return -_p(z) * _log_p_centred(z)
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #1a85dfad
+# %% ../../nbs/course/08_entropy_lesson.ipynb #3225e12e
 def _step_case(z, adv, lr): return torch.tensor(z), torch.tensor(adv), lr
 
 _STEPS = [_step_case([1., 0., .5, -1.], [1., 0., 0., .5], .25),
           _step_case([0., 3., 0.], [0., 1., 0.], .5),
           _step_case([0., 3., 1.], [2., 0., 0.], .1)]
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #c470a8d7
 def _covariance(z, x, y):
     "Covariance of x and y under softmax(z)."
     p = z.softmax(0)
@@ -291,7 +287,7 @@ _law_hints = {
                  'tokens have the high advantages?')
 def _predicted_change(z, adv, lr): return _law(z, adv, lr)
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #260308e6
+# %% ../../nbs/course/08_entropy_lesson.ipynb #2765442a
 def _fork_case(rows, lengths, share):
     "Entropies of rows of unequal length, their mask and the share."
     entropy = torch.tensor(rows)
@@ -302,7 +298,6 @@ _WITH_NINES = [[.4, 9., 9.], [1.3, .2, 9.], [.8, .6, 9.]]
 _FORKS = [_fork_case(_WITH_ZEROS, [4, 4, 2], .2), _fork_case(_WITH_NINES, [1, 2, 2], .4),
           _fork_case(_WITH_NINES, [1, 2, 2], .5)]
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #5cc46eef
 def _every_token(H, m, share): return m.float()
 
 def _with_padding(H, m, share): return (H >= H.flatten().quantile(1 - share)) * m
@@ -364,10 +359,9 @@ _fork_hints = {
                  'elsewhere.')
 def _forks(entropy, mask, share): return top_share(entropy, mask, share).float()
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #250897dc
+# %% ../../nbs/course/08_entropy_lesson.ipynb #ad99cf32
 _CLIMBS = [(.01, .5, .2), (.01, .5, .28), (.001, .9, .28), (.3, .9, .2)]
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #4be1e420
 def _climb(p, goal, high): return math.log(goal / p) / math.log1p(high)
 
 def _rounded_down(p, goal, high): return math.floor(_climb(p, goal, high))
@@ -418,12 +412,11 @@ _climb_hints = {
                  'longest way to go.')
 def _batches_needed(p, goal, high): return math.ceil(_climb(p, goal, high))
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #9273f067
+# %% ../../nbs/course/08_entropy_lesson.ipynb #09dc8874
 _FIRST = torch.tensor([[1., .5, 2.], [.75, 9., 9.]])
 _SECOND = torch.tensor([[.4, 3.], [1.1, .9]])
 _BONUSES = [(_FIRST, _real(3, 1), .5), (_SECOND, _real(1, 2), 2.)]
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #c6915bc8
 def _inside(H, m, factor): return (factor * H).masked_fill(~m, 0)
 
 def _penalty(H, m, coef): return _inside(H, m, coef)
@@ -477,10 +470,9 @@ _bonus_hints = {
 def _token_bonus(entropy, mask, coef):
     return entropy_bonus(entropy.detach(), mask, entropy=entropy, coef=coef)
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #a7713d37
+# %% ../../nbs/course/08_entropy_lesson.ipynb #c91fdeec
 _MOVES = [(.4, .2, .3, .1), (.4, .35, .3, .25), (2., .9, .3, .5), (2., .1, .5, .5)]
 
-# %% ../../nbs/course/08_entropy_lesson.ipynb #97cb2132
 def _steered(coef, entropy, target, delta):
     "The coefficient for the next step: up by a factor below the target, else down by it."
     return coef * (1 + delta) if entropy <= target else coef / (1 + delta)
@@ -680,7 +672,7 @@ def good_and_rest(good: float):
     return p.log(), (torch.arange(5) == 0).float()
 
 # %% ../../nbs/course/08_entropy_lesson.ipynb #6d337142
-def plot_one_step(good: float, lr: float):
+def _plot_one_step(good: float, lr: float):
     "A Figure: one softmax before and after a step, and its entropy over the step's length."
     z, adv = good_and_rest(good)
     lengths = torch.linspace(0, 3, 61)
@@ -707,7 +699,7 @@ def step_view(good: float, lr: float) -> str:
     z, adv = good_and_rest(good)
     change = (entropy_of(z + lr * adv) - entropy_of(z)).item()
     said = f'change {change:+.3f} nats, the law says {_law(z, adv, lr).item():+.3f}'
-    picture = figure_html(plot_one_step(good, lr), dpi=70)
+    picture = figure_html(_plot_one_step(good, lr), dpi=70)
     return picture + element('p', said, 'color:#333;font-size:13px;margin:2px 8px')
 
 # %% ../../nbs/course/08_entropy_lesson.ipynb #c5534eba
