@@ -310,6 +310,17 @@ def half_width(d, t):
 
 def searched(first, reach, gain):
     return np.interp(gain, (first - first[0]).numpy(), (reach - reach[0]).numpy())
+def surprise(z):
+    return -(z.softmax(0) * z.log_softmax(0)).sum()
+
+
+def weighted_cov(z, a):
+    p, logp = z.softmax(0), z.log_softmax(0)
+    return (p * logp * (a - (p * a).sum())).sum()
+
+
+def plain_cov(z, a):
+    return torch.cov(torch.stack([z.log_softmax(0), a]))[0, 1]
 
 
 # what readers hand in, written as they would write it: exercise, answer, words that name the mistake
@@ -526,6 +537,24 @@ SLIPS = [
     ('5.7', 'factor', lambda q, k: (1 - q) ** (k - 1), 'factor k is missing'),
     ('5.8', 'rate of the group', lambda r, k: k * r * (1 - r.mean()) ** (k - 1), 'Count sets'),
     ('5.8', 'plain reward', lambda r, k: k * r, 'depends on its companions'),
+    (
+        '6.1',
+        'nan',
+        lambda z: (-(z.softmax(-1) * z.log_softmax(-1)).sum(-1)).exp(),
+        '0 times minus infinity',
+    ),
+    ('6.2', 'mask forgotten', lambda H, m: H.sum(1).mean(), 'padding'),
+    ('6.2', 'mean of all', lambda H, m: H[m].mean(), 'mean entropy of a token'),
+    ('6.3', 'sign', lambda z: z.softmax(0) * (z.log_softmax(0) + surprise(z)), 'sign'),
+    ('6.4', 'sign', lambda z, a, lr: lr * weighted_cov(z, a), 'sign'),
+    ('6.4', 'torch.cov', lambda z, a, lr: -lr * plain_cov(z, a), 'came once'),
+    ('6.5', 'padding', lambda H, m, share: (H >= H.quantile(1 - share)) & m, 'padding'),
+    ('6.5', 'share turned', lambda H, m, share: (H >= H[m].quantile(share)) & m, '1 - share'),
+    ('6.6', 'floor', lambda p, goal, high: int(np.log(goal / p) / np.log1p(high)), 'down'),
+    ('6.7', 'sign', lambda H, m, coef: coef * H * m, 'sign'),
+    ('6.7', 'one number', lambda H, m, coef: -coef * H[m].mean(), 'one number'),
+    ('6.7', 'item', lambda H, m, coef: -coef * H[m].mean().item(), 'no gradient'),
+    ('6.8', 'turned', lambda c, H, goal, d: c / (1 + d) if H <= goal else c * (1 + d), 'wrong way'),
 ]
 
 
@@ -594,6 +623,9 @@ NEAR_MISSES = [
     ('2.2', 'two groups only', lambda r, g: in_groups(g, r, lambda own: own.std(), (0, 1))),
     ('5.5', 'searched by halves', searched),
     ('5.8', 'wrong ones pushed down', lambda r, k: k * (r - r.mean())),
+    ('6.1', 'twice the logits', lambda z: torch.special.entr((2 * z).softmax(-1)).sum(-1).exp()),
+    ('6.5', 'above the mean', lambda H, m, share: (H > H[m].mean()) & m),
+    ('6.8', 'a square root', lambda c, H, goal, d: c * (1 + d) ** 0.5),
     ('2.2', 'counted groups', lambda r, g: in_groups(g, r, torch.std, range(len(g.unique())))),
 ]
 
@@ -706,6 +738,13 @@ EXPLAINED = (
     'bootstrap',
     'random play',
     'statistical power',
+    'entropy collapse',
+    'sequence entropy',
+    'chain rule of entropy',
+    'natural gradient',
+    'covariance law',
+    'Clip-Cov',
+    'KL-Cov',
 )  # bold where they are explained
 
 

@@ -1,5 +1,6 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import diagrams as diagrams
+from . import entropy_lesson as entropy_lesson
 from . import exercises as exercises
 from . import glossary as glossary
 from . import groups_lesson as groups_lesson
@@ -18,6 +19,25 @@ from .diagrams import mask_diagram as mask_diagram
 from .diagrams import prompt_tree as prompt_tree
 from .diagrams import roadmap as roadmap
 from .diagrams import where_methods_act as where_methods_act
+from .entropy_lesson import STEP_FRAMES as STEP_FRAMES
+from .entropy_lesson import STEP_KNOBS as STEP_KNOBS
+from .entropy_lesson import collapse_loop as collapse_loop
+from .entropy_lesson import covariance_quadrants as covariance_quadrants
+from .entropy_lesson import entropy_code as entropy_code
+from .entropy_lesson import good_and_rest as good_and_rest
+from .entropy_lesson import held_by as held_by
+from .entropy_lesson import plot_choices as plot_choices
+from .entropy_lesson import plot_concentration as plot_concentration
+from .entropy_lesson import plot_entropies as plot_entropies
+from .entropy_lesson import plot_estimates as plot_estimates
+from .entropy_lesson import plot_gradient_length as plot_gradient_length
+from .entropy_lesson import plot_law as plot_law
+from .entropy_lesson import plot_paths as plot_paths
+from .entropy_lesson import plot_price as plot_price
+from .entropy_lesson import plot_reach as plot_reach
+from .entropy_lesson import steered_bonus as steered_bonus
+from .entropy_lesson import steering_loop as steering_loop
+from .entropy_lesson import step_view as step_view
 from .exercises import EXERCISES as EXERCISES
 from .exercises import Exercise as Exercise
 from .exercises import Reply as Reply
