@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['own_or_library', 'guess_told', 'small', 'ways_diagram', 'plot_mixture', 'pairs_diagram', 'plug_in_mean',
-           'plot_estimators', 'plot_copies', 'plot_rates', 'halves', 'progress_diagram', 'plot_power', 'plot_weights',
-           'decides_diagram', 'plot_hedge']
+           'plot_both_estimates', 'plot_copies', 'plot_rates', 'halves', 'progress_diagram', 'plot_power',
+           'plot_weights', 'decides_diagram', 'plot_hedge']
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #7c535986
 import io
@@ -35,11 +35,17 @@ def own_or_library(name: str, answer, library):
     right = review_answer(name, answer).right
     if right:
         print(f"From here on your own function of exercise {name} is used.")
-        return lambda *given: torch.as_tensor(answer(*given))
+        return _as_tensors(answer)
     state = 'still blank' if right is None else 'not right yet'
     print(f"Exercise {name} is {state}, so the library's function stands in for yours. "
           "Come back whenever you like, and run on from here.")
-    return lambda *given: torch.as_tensor(library(*given))
+    return _as_tensors(library)
+
+
+def _as_tensors(function):
+    "The function with what it gives made a tensor."
+    def made(*given): return torch.as_tensor(function(*given))
+    return made
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #1ecdcf83
 def guess_told(guess, measured: float | None = None):
@@ -704,7 +710,7 @@ def plug_in_mean(q: float, n: int, k: int) -> float:
     return float(chances @ true_pass_at_k(counts / n, k))
 
 
-def plot_estimators(q: float, k: int, ns):
+def plot_both_estimates(q: float, k: int, ns):
     """A Figure over the number of samples: means of two estimators, and a standard deviation.
 
     q: the success probability. The unbiased one needs k samples.
