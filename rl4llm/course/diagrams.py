@@ -129,8 +129,6 @@ LESSONS = {
     4: ('groups', 'GRPO and\nits relatives'),
     5: ('pass@k', 'what training\nbuys and loses'),
     6: ('entropy', 'exploration\nand collapse'),
-    7: ('debugging', 'a museum\nof faults'),
-    8: ('a paper', 'from claim\nto verdict'),
 }
 
 
@@ -141,15 +139,15 @@ def roadmap(present: int):
     """
     if present not in LESSONS:
         raise ValueError(f"there is no lesson {present}; wanted 1 to {max(LESSONS)}.")
-    page = Diagram(9.4, 1.2)
+    page = Diagram(0.2 + 1.55 * len(LESSONS), 1.2)
     for number, (name, text) in LESSONS.items():
-        x = 0.6 + 1.17 * (number - 1)
+        x = 0.85 + 1.55 * (number - 1)
         colour = 'blue' if number < present else None
         page.words(x, 1.07, str(number), size=8, colour=colour)
-        page.box(name, x, 0.5, text, width=1.04, height=0.84, lit=number == present,
+        page.box(name, x, 0.5, text, width=1.35, height=0.84, lit=number == present,
                  colour=colour)
         if number > 1:
-            page.arrow((x - 0.65, 0.5), (x - 0.52, 0.5))
+            page.arrow((x - 0.875, 0.5), (x - 0.675, 0.5))
     return page.figure
 
 # %% ../../nbs/course/04_diagrams.ipynb #f2779888
