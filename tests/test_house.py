@@ -28,7 +28,8 @@ FLOORS = [
     ['reports'],  # those of analysis that read runs
     ['widgets', 'preferences', 'agents'],
     ['scaling', 'atlas'],
-    ['app', 'course', 'labs'],
+    ['course', 'labs'],
+    ['app'],  # its commands open the course
 ]
 REPORTS = {'analysis.page'}
 WHOLE = '__init__'  # stands for the modules of a package that is imported as a whole

@@ -28,10 +28,9 @@ from ..objectives.surrogates import ppo_clip
 from ..training.callbacks import centred_mean
 from ..widgets.panels import Panel, choice, slider
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #a9a1df6c
+# %% ../../nbs/course/06_groups_lesson.ipynb #217c1440
 _RATES = [(torch.tensor([.02, .1, .3, .5, .9]),), (torch.tensor([.2, .65]),)]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #217c1440
 def _deviation(q): return (q * (1 - q)).sqrt()
 
 def _one_over_variance(q): return 1 / (q * (1 - q))

@@ -7,12 +7,12 @@ __all__ = ['Lesson', 'lessons', 'progress', 'next_lesson', 'lesson_numbered']
 
 # %% ../../nbs/course/09_progress.ipynb #2aeb19f7
 import json, re
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 # %% ../../nbs/course/09_progress.ipynb #c7e0dd0e
 import pandas as pd
-import rl4llm
 from .exercises import EXERCISES, kept_answers, load_exercises
 
 # %% ../../nbs/course/09_progress.ipynb #19dd0ee6
@@ -37,7 +37,7 @@ def lessons(folder=None) -> list[Lesson]:
     folder: where they are, else `tutorials` beside the package.
     """
     load_exercises()
-    place = Path(folder or Path(rl4llm.__file__).parent.parent / 'tutorials')
+    place = Path(folder or Path(str(files('rl4llm'))).parent / 'tutorials')
     found = []
     for path in sorted(place.glob('[0-9][0-9]_*.ipynb')):
         number = int(path.name[:2])
