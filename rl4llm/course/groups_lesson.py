@@ -101,7 +101,6 @@ def _batch(rewards, group): return torch.tensor(rewards), torch.tensor(group)
 _BATCHES = [_batch([1., 0., 0., 1., 1., 0., 0.], [0, 0, 0, 0, 1, 1, 1]),
             _batch([.2, 1., 0., .7, 1., 0., 0., 1.], [4, 1, 4, 1, 4, 1, 1, 1])]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #823f0b08
 def _less_one(r, g): return (group_sum(r, g) - r) / (group_count(r, g) - 1)
 
 def _divided_by_all(r, g): return r - (group_sum(r, g) - r) / group_count(r, g)
@@ -151,7 +150,6 @@ def _leave_one_out_in_groups(rewards, group): return rloo(rewards, group)
 # %% ../../nbs/course/06_groups_lesson.ipynb #9a2f2ba1
 _RATE_AND_SIZE = [(torch.tensor([.1, .5, .9]), 8), (torch.tensor([.3, .05]), 3)]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #0d0909ad
 def _silent(q, size): return q ** size + (1 - q) ** size
 
 def _lively(q, size): return 1 - _silent(q, size)
@@ -234,7 +232,6 @@ _cost_hints = {
         'Those are the samples thrown away. The group that is kept in the end costs as well.',
 }
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #ec553127
 @exercise('4.4', 'write price(q, size): how many samples are drawn on average until a group of '
                  'this size is not silent, when silent groups are thrown away.',
           cases=_RATE_AND_SIZE, mistakes=_cost_hints.items(),
@@ -249,7 +246,6 @@ def _mask(*lengths, width: int | None = None) -> Bool[Tensor, "n t"]:
 
 _MASKS = [(_mask(1, 2, 5),), (_mask(4, 2, 1, 3, width=6),)]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #3b98a7f4
 def _row_mean(m): return m / m.sum(1, keepdim=True)
 
 def _no_padding(m): return (1 / (len(m) * m.sum(1, keepdim=True))).expand(m.shape)
@@ -303,7 +299,6 @@ _LOSS = torch.tensor([[.5, -1., 2., 3.], [1., .25, 7., -4.]])
 _PART_OF_FIVE = (_LOSS, _mask(3, 2, width=4), _mask(3, 2, 4, 4, 1))
 _LOSSES = [_PART_OF_FIVE, (_LOSS.flip(0), _mask(1, 4), _mask(1, 4))]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #9f9078e3
 def _masked(x, m): return (x * m).sum()
 
 def _rows_at_hand(x, m, w): return _masked(x, m) / (len(m) * 32)
@@ -358,7 +353,6 @@ _OLD = torch.tensor([[-1., -2., -.5, -3.], [-.7, -.1, -2., -9.]])
 _NEW = torch.tensor([[-.6, -2.5, -.1, 4.], [-1.4, -.2, -1., -1.]])
 _RATIOS = [(_NEW, _OLD, _mask(3, 2, width=4)), (_OLD.flip(1), _NEW.flip(1), _mask(1, 4))]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #1e14386e
 def _log_mean(a, b, m): return sequence_log_ratio(a, b, m)[:, 0]
 
 def _product(a, b, m): return ((a - b) * m).sum(1).exp()
@@ -421,7 +415,6 @@ _FAR = torch.tensor([[1.2, -.4, 2.1, 1.], [-.5, 1.8, -2.2, .3]])
 _MOVED = [[_OLD + _FAR, _OLD, _SIGNED, _mask(3, 4)],
           [_OLD - _FAR, _OLD, _SIGNED, _mask(4, 2)]]
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #e1632849
 def _times_adv(weight, logp, adv, mask): return -weight * adv * logp * mask
 
 def _rho(a, b): return (a - b).exp()

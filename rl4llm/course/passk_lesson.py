@@ -296,7 +296,8 @@ def _path_case(first, reach, gain: float):
 _PATHS = [_path_case([.2, .24, .3, .34], [.9, .88, .80, .7], .06),
           _path_case([.1, .16, .12, .2], [.7, .72, .6, .62], .04),
           _path_case([.3, .28, .35, .5], [.8, .81, .75, .6], .1),
-          _path_case([.1, .2, .1, .11, .12, .11, .3], [.9, .8, .7, .6, .5, .4, .3], .05)]
+          _path_case([.1, .11, .12, .11, .2, .1, .11, .12, .11, .12, .11, .3],
+                     [.95, .9, .85, .8, .75, .7, .65, .6, .5, .4, .35, .3], .05)]
 
 def _read(first, reach, gain: float):
     "Change of pass@k where pass@1 first has risen by `gain`; nan if it never does."
