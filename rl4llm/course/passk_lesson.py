@@ -596,8 +596,8 @@ _set_hints |= {
                  'right sample k times the probability that k - 1 companions, drawn from the '
                  'other samples without replacement, are all wrong; 0 for each wrong sample.',
           cases=_SETS, mistakes=_set_hints.items(),
-          praise='that is the gradient of pass@k without bias, from groups of any size. With '
-                 'k = 1 it is the plain reward.')
+          praise='that is the gradient of pass@k without bias, from groups of any size from k '
+                 'on. With k = 1 it is the plain reward.')
 def _decides(rewards, k): return _of_library(rewards, k)
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #35934edc
