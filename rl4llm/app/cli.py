@@ -678,9 +678,9 @@ def course_command():
 
     What you answer in a notebook is kept in the folder for runs, see settings.ini.
     """
-    from rl4llm.course.progress import next_lesson, progress
+    from rl4llm.course.progress import course_progress, next_lesson
     go_on = next_lesson()
-    for lesson, row in progress().iterrows():
+    for lesson, row in course_progress().iterrows():
         typer.echo(f"{row['right']:>3} of {row['of']:<3} {lesson}")
     typer.echo(f'Go on with lesson {go_on.number}: rl4llm lab')
 

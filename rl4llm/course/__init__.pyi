@@ -101,6 +101,7 @@ from .pictures import plot_pushes as plot_pushes
 from .pictures import verdict_table as verdict_table
 from .pictures import with_error as with_error
 from .progress import Lesson as Lesson
+from .progress import course_progress as course_progress
 from .progress import lesson_numbered as lesson_numbered
 from .progress import lessons as lessons
 from .progress import next_lesson as next_lesson
