@@ -21,6 +21,7 @@ from ..advantages import pkpo
 from ..analysis.passk import pass_at_k, true_pass_at_k, true_pass_at_k_variance
 from ..analysis.plots import OKABE_ITO, method_look, plot_pass_at_k, style
 from ..analysis.voting import maj_at_k
+from ..core.storage import import_optional
 from .diagrams import Diagram
 from .exercises import exercise, review_answer
 from .pictures import compact
@@ -603,10 +604,10 @@ def _decides(rewards, k): return _of_library(rewards, k)
 # %% ../../nbs/course/07_passk_lesson.ipynb #35934edc
 def small(figure, *, colours: int = 64):
     "The picture of a Figure as a small PNG. The figure is closed."
-    from IPython.display import Image
+    shown = import_optional('IPython.display', 'the pictures of a lesson')
     file = io.BytesIO()
     compact(figure, colours=colours).save(file, 'PNG', optimize=True)
-    return Image(file.getvalue())
+    return shown.Image(file.getvalue())
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #73113ae7
 def ways_diagram(answers, right):
