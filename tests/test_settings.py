@@ -316,7 +316,14 @@ def tracked(library):
     return lambda: Track(library)
 
 
+def lab():
+    from rl4llm.app.cli import lab_command
+
+    lab_command(1)
+
+
 EXTRAS = {
+    'jupyterlab': ('lab', [lab]),
     'ipywidgets': ('lab', [board, knob]),
     'IPython': ('lab', [live_plot]),
     'datasets': ('scale', [trl_data]),
