@@ -5,7 +5,7 @@ import nbformat
 import numpy as np
 from PIL import Image
 
-LARGE = 40_000          # bytes of a PNG that is worth the work
+LARGE = 8_000           # letters of a PNG that is worth the work
 MOST = 4000             # colours of a drawing; a photograph has more, and stays as it is
 
 
