@@ -1212,7 +1212,7 @@ FAULTS = {
     'clipping': (*STEP, argument('clip_grad_norm_', 1, '1e9')),
     'warm-up': ('training.loop', 'set_learning_rate', call_becomes('min', '1.0')),
     'rows left out have no advantage': ('core.pipeline', 'active_rows', comparison('adv', ast.Gt)),
-    'rows left out count in denominators': (*STEP, argument('microbatch_loss', 2, 'x[index]')),
+    'rows left out count in denominators': (*STEP, argument('microbatch_loss', 2, 'x[computed]')),
     'denominators of the whole batch': (
         'core.pipeline',
         'aggregate_loss',
