@@ -689,7 +689,7 @@ def chosen(sites, options):
         known = {m for m in {s.unit.module for s in sites} if is_stored(m)}
         numbers = [n for n in numbers if sites[n].unit.module not in known]
     if options.again:
-        left = {(m, name) for m in stored() for name in unjudged(m)}
+        left = {(m, name) for m in stored() if same_code(m) for name in unjudged(m)}
         numbers = [n for n in numbers if (sites[n].unit.module, sites[n].name) in left]
     if options.changed_since is not None or options.sample is not None:
         scope = sorted({s.unit.module for s in sites})
@@ -736,10 +736,25 @@ def digest(module):
     return hashlib.blake2b('\n'.join(said).encode(), digest_size=6).hexdigest()
 
 
+def code_digest(module):
+    "Of what the module alone says: it tells which faults there are."
+    path = Path(live_module(module).__file__)
+    said = sorted(statements(path.name, path.read_text()))
+    return hashlib.blake2b('\n'.join(said).encode(), digest_size=6).hexdigest()
+
+
 def is_stored(module):
     "Whether all faults of the module as it is were tried and stored."
     row = stored().get(module, {})
     return row.get('tried', 0) == row.get('sites') and row.get('digest') == digest(module)
+
+
+def same_code(module):
+    "Whether a module's faults are those of its stored row; says so where they are not."
+    same = stored()[module].get('code') == code_digest(module)
+    if not same and unjudged(module):
+        print(f'{module} has changed since all its faults were tried: --again leaves it out.')
+    return same
 
 
 def unjudged(module):
@@ -813,6 +828,7 @@ def counted(sites, results):
                 tried=0,
                 caught=0,
                 crashed=0,
+                code=code_digest(site.unit.module),
                 digest=digest(site.unit.module),
                 survivors={},
             ),

@@ -435,7 +435,7 @@ FOR_READERS = {
 }  # names by which a paper or a reader looks something up
 
 
-UNSHOWN = 141  # public names that only their own module uses; this number only falls
+UNSHOWN = 40  # public names that only their own module uses; this number only falls
 
 
 def words_of(text: str) -> set[str]:
@@ -480,8 +480,13 @@ def unused(module: str, names) -> list[str]:
     return [name for name in names if name not in elsewhere]
 
 
+def is_record(module: str, name: str) -> bool:
+    "A class: readers meet it as what a public function gives, not by its name."
+    return isinstance(getattr(importlib.import_module(module), name), type)
+
+
 def test_what_nobody_else_uses_is_private():
-    "A stage is used by its name in a recipe; everything else by code."
+    "A stage is used by its name in a recipe, a record by what gives it; everything else by code."
     from rl4llm.core.registry import STAGES, load_stages
 
     load_stages()
@@ -490,6 +495,7 @@ def test_what_nobody_else_uses_is_private():
         f'{module}: {name}'
         for module, names in names_by_module().items()
         for name in unused(module, [name for name in names if name not in known])
+        if not is_record(module, name)
     ]
     assert len(found) <= UNSHOWN, (
         f'{len(found)} public names that nobody uses, at most {UNSHOWN}; give them a leading '

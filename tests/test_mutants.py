@@ -290,6 +290,15 @@ def test_survivors_are_tried_again():
     assert (after['crashed'], after['digest']) == (2, 'new')
 
 
+def test_faults_of_other_code_are_not_tried_again(monkeypatch, capsys):
+    row = dict(code=mutants.code_digest('core.numerics'), survivors={'f: a': mutants.UNJUDGED})
+    rows = {'core.numerics': row, 'core.learned': row}
+    monkeypatch.setattr(mutants, 'stored', lambda: rows)
+    assert mutants.same_code('core.numerics')
+    assert not mutants.same_code('core.learned')
+    assert capsys.readouterr().out.startswith('core.learned has changed')
+
+
 @pytest.mark.parametrize(
     'caught, crashed, fails', [(40, 10, 0), (24, 10, 0), (23, 10, 1), (5, 40, 0)]
 )

@@ -256,6 +256,15 @@ def test_splits_have_the_stated_shares():
     )
 
 
+def test_a_search_in_vain_ends(monkeypatch):
+    proposed = []
+    monkeypatch.setattr(C, '_propose_countdown', lambda dial, rng: proposed.append(dial))
+    monkeypatch.setattr(C, '_is_wanted', lambda dial, item: False)
+    with pytest.raises(ValueError, match='no such problem turned up'):
+        C.Countdown(rare=2).draw(random.Random(0))
+    assert len(proposed) == 100_000
+
+
 @given(st.permutations([3, 7, 9, 12]))
 def test_countdown_order_does_not_change_the_identity(numbers):
     assert (

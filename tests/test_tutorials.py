@@ -7,6 +7,7 @@ import nbformat, numpy as np, pytest, torch
 from nbclient import NotebookClient
 import rl4llm.advantages
 from rl4llm.core.rollouts import group_mean
+from rl4llm.course.debugging_lesson import EXHIBITS, reveal
 from rl4llm.course.exercises import EXERCISES, check_answer, load_exercises, review_answer
 
 TOP = Path(__file__).resolve().parents[1]
@@ -193,7 +194,7 @@ def right_twins(ex):
         if not isinstance(value, set):
             return {'number': value, 'float': float(value), 'tensor': torch.tensor(float(value))}
         words = sorted(value)
-        functions = [getattr(rl4llm.advantages, word) for word in words]
+        functions = [getattr(rl4llm.advantages, word, word) for word in words]
         return {
             'list': words,
             'other order': words[::-1],
@@ -310,6 +311,17 @@ def half_width(d, t):
 
 def searched(first, reach, gain):
     return np.interp(gain, (first - first[0]).numpy(), (reach - reach[0]).numpy())
+
+
+def change_of(before, after, right, mask):
+    change = (after - before) * mask
+    return change[right].sum() / mask[right].sum() - change[~right].sum() / mask[~right].sum()
+
+
+def estimates(p, r, b):
+    return (r - b)[:, None] * (torch.eye(len(p)) - p)
+
+
 def surprise(z):
     return -(z.softmax(0) * z.log_softmax(0)).sum()
 
@@ -325,101 +337,101 @@ def plain_cov(z, a):
 
 # what readers hand in, written as they would write it: exercise, answer, words that name the mistake
 SLIPS = [
-    ('1.1', 'mask forgotten', lambda z, y, m: picked(z, y).sum(1), 'padding'),
-    ('1.1', 'mean', lambda z, y, m: (picked(z, y) * m).sum(1) / m.sum(1), 'mean over the tokens'),
+    ('1.4', 'mask forgotten', lambda z, y, m: picked(z, y).sum(1), 'padding'),
+    ('1.4', 'mean', lambda z, y, m: (picked(z, y) * m).sum(1) / m.sum(1), 'mean over the tokens'),
     (
-        '1.1',
+        '1.4',
         'log forgotten',
         lambda z, y, m: (z.softmax(-1).gather(-1, y[..., None])[..., 0] * m).sum(1),
         'logarithm is missing',
     ),
     (
-        '1.1',
+        '1.4',
         'log after the sum',
         lambda z, y, m: (z.softmax(-1).gather(-1, y[..., None])[..., 0] * m).sum(1).log(),
         'logarithm of a sum',
     ),
-    ('1.1', 'sign', lambda z, y, m: -(picked(z, y) * m).sum(1), 'sign'),
+    ('1.4', 'sign', lambda z, y, m: -(picked(z, y) * m).sum(1), 'sign'),
     (
-        '1.1',
+        '1.4',
         'cross entropy',
         lambda z, y, m: (
             torch.nn.functional.cross_entropy(z.transpose(1, 2), y, reduction='none') * m
         ).sum(1),
         'sign',
     ),
-    ('1.1', 'factor', lambda z, y, m: 3 * (picked(z, y) * m).sum(1), 'factor'),
-    ('1.1', 'base 2', lambda z, y, m: (picked(z, y) / np.log(2) * m).sum(1), 'base 2'),
-    ('1.1', 'no sum', lambda z, y, m: picked(z, y) * m, 'sum over the tokens of each response'),
-    ('1.1', 'shifted', lambda z, y, m: (picked(z[:, :-1], y[:, 1:]) * m[:, 1:]).sum(1), 'shifted'),
+    ('1.4', 'factor', lambda z, y, m: 3 * (picked(z, y) * m).sum(1), 'factor'),
+    ('1.4', 'base 2', lambda z, y, m: (picked(z, y) / np.log(2) * m).sum(1), 'base 2'),
+    ('1.4', 'no sum', lambda z, y, m: picked(z, y) * m, 'sum over the tokens of each response'),
+    ('1.4', 'shifted', lambda z, y, m: (picked(z[:, :-1], y[:, 1:]) * m[:, 1:]).sum(1), 'shifted'),
     (
-        '1.1',
+        '1.4',
         'likeliest token',
         lambda z, y, m: (z.log_softmax(-1).max(-1).values * m).sum(1),
         'likeliest',
     ),
     (
-        '1.1',
+        '1.4',
         'no gather',
         lambda z, y, m: (z.log_softmax(-1) * m[..., None]).sum((1, 2)),
         'vocabulary',
     ),
-    ('1.1', 'mask turned round', lambda z, y, m: (picked(z, y) * ~m).sum(1), 'turned round'),
+    ('1.4', 'mask turned round', lambda z, y, m: (picked(z, y) * ~m).sum(1), 'turned round'),
     (
-        '1.1',
+        '1.4',
         'mask on the logits',
         lambda z, y, m: picked(z * m[..., None], y).sum(1),
         'logits with the mask',
     ),
     (
-        '1.1',
+        '1.4',
         'last token',
         lambda z, y, m: torch.stack([picked(z, y)[i, n - 1] for i, n in enumerate(m.sum(1))]),
         'last token',
     ),
     (
-        '1.1',
+        '1.4',
         'softmax over tokens',
         lambda z, y, m: (z.log_softmax(1).gather(-1, y[..., None])[..., 0] * m).sum(1),
         'another axis',
     ),
     (
-        '1.1',
+        '1.4',
         'one number',
         lambda z, y, m: (picked(z, y) * m).sum(1).mean(),
         'one number for the whole batch',
     ),
-    ('1.2', 'sign', lambda z, r: z.softmax(0) * ((z.softmax(0) * r).sum() - r), 'sign'),
-    ('1.2', 'plain mean', lambda z, r: z.softmax(0) * (r - r.mean()), 'plain mean'),
-    ('1.2', 'baseline forgotten', lambda z, r: z.softmax(0) * r, 'half is missing'),
-    ('1.3', 'sign', lambda logp, m, r, b: ((r - b) * (logp * m).sum(1)).mean(), 'sign'),
+    ('1.7', 'sign', lambda z, r: z.softmax(0) * ((z.softmax(0) * r).sum() - r), 'sign'),
+    ('1.7', 'plain mean', lambda z, r: z.softmax(0) * (r - r.mean()), 'plain mean'),
+    ('1.7', 'baseline forgotten', lambda z, r: z.softmax(0) * r, 'half is missing'),
+    ('1.8', 'sign', lambda logp, m, r, b: ((r - b) * (logp * m).sum(1)).mean(), 'sign'),
     (
-        '1.3',
+        '1.8',
         'mean forgotten',
         lambda logp, m, r, b: -((r - b) * (logp * m).sum(1)).sum(),
         'sum over the responses',
     ),
-    ('1.3', 'mask forgotten', lambda logp, m, r, b: -((r - b) * logp.sum(1)).mean(), 'padding'),
+    ('1.8', 'mask forgotten', lambda logp, m, r, b: -((r - b) * logp.sum(1)).mean(), 'padding'),
     (
-        '1.3',
+        '1.8',
         'baseline forgotten',
         lambda logp, m, r, b: -(r * (logp * m).sum(1)).mean(),
         'baseline',
     ),
     (
-        '1.3',
+        '1.8',
         'log undone',
         lambda logp, m, r, b: -((r - b) * (logp * m).sum(1).exp()).mean(),
         'logarithm',
     ),
-    ('1.4', 'a text', '2', 'quotation marks'),
-    ('1.4', 'a wrong text', '4', 'quotation marks'),
-    ('1.4', 'a word', 'two', 'quotation marks'),
-    ('1.4', 'factor of the variance', 4.0, 'root'),
-    ('1.4', 'sign', -2, 'sign'),
-    ('1.4', 'inverse', 1 / 2, 'inverse'),
-    ('1.4', 'root of the root', 2**0.5, 'root twice'),
-    ('1.4', 'anything', 3, 'take the root'),
+    ('1.9', 'a text', '2', 'quotation marks'),
+    ('1.9', 'a wrong text', '4', 'quotation marks'),
+    ('1.9', 'a word', 'two', 'quotation marks'),
+    ('1.9', 'factor of the variance', 4.0, 'root'),
+    ('1.9', 'sign', -2, 'sign'),
+    ('1.9', 'inverse', 1 / 2, 'inverse'),
+    ('1.9', 'root of the root', 2**0.5, 'root twice'),
+    ('1.9', 'anything', 3, 'take the root'),
     ('2.1', 'sign', lambda r: (r.sum() - r) / (len(r) - 1) - r, 'sign'),
     ('2.1', 'n', lambda r: r - (r.sum() - r) / len(r), 'divided by n'),
     ('2.1', 'own reward', lambda r: r - r.mean(), 'Leave it out'),
@@ -437,6 +449,35 @@ SLIPS = [
     ('2.3', 'numbers', [1, 2], 'none of the names'),
     ('2.3', 'nothing', set(), 'Two answer'),
     ('2.3', 'a number', 2, 'Names are wanted'),
+    ('1.1', 'multiplied', lambda z, T: (z * T).softmax(-1), 'divide'),
+    ('1.1', 'T forgotten', lambda z, T: z.softmax(-1), 'no effect'),
+    ('1.1', 'divided after', lambda z, T: z.softmax(-1) / T, 'add up to 1'),
+    ('1.1', 'axis', lambda z, T: (z / T).softmax(0), 'last axis'),
+    ('1.1', 'power', lambda z, T: z.softmax(-1) ** (1 / T), 'sum is missing'),
+    ('1.2', 'end left out', lambda y, eos: (y == eos).cumsum(1) == 0, 'stops before'),
+    ('1.2', 'all ends', lambda y, eos: y != eos, 'behind the first'),
+    ('1.2', 'turned', lambda y, eos: (y == eos).cumsum(1) > (y == eos).long(), 'turned round'),
+    ('1.3', 'not shifted', lambda z, start: z[:, start:], 'one place earlier'),
+    ('1.3', 'prompt kept', lambda z, start: z[:, :-1], 'kept the prompt'),
+    ('1.3', 'one too many', lambda z, start: z[:, start - 1 :], 'after the response'),
+    (
+        '1.5',
+        'last number',
+        lambda texts, n, t: torch.tensor([float(x.split()[-1] == str(t)) for x in texts]),
+        'last number alone',
+    ),
+    ('1.6', 'first forgotten', lambda first, second, r: (second * r).sum(), 'first token'),
+    ('1.6', 'broadcast', lambda first, second, r: (first * second * r).sum(), 'columns'),
+    ('1.6', 'no sum', lambda first, second, r: first[:, None] * second * r, 'Add them up'),
+    ('2.4', 'sign', lambda r, weight: weight * r + 1 - r, 'praises failures'),
+    ('2.4', 'exchanged', lambda r, weight: r - weight * (1 - r), 'belongs to the right'),
+    ('2.4', 'all less one', lambda r, weight: weight * r - 1, 'pushed down too'),
+    ('2.5', 'mean square', lambda p, r, b: p @ estimates(p, r, b).square().sum(1), 'mean square'),
+    ('2.5', 'plain means', lambda p, r, b: estimates(p, r, b).var(0, correction=0).sum(), 'alike'),
+    ('2.7', 'padding', lambda loss, m, whole: loss.sum() / whole.sum(), 'padding'),
+    ('2.7', 'slice', lambda loss, m, whole: loss[m].mean(), 'tokens at hand'),
+    ('2.7', 'means of rows', lambda x, m, w: ((x * m).sum(1) / m.sum(1)).sum() / len(w), 'GRPO'),
+    ('2.7', 'item', lambda x, m, w: (x * m).sum().item() / w.sum(), 'no gradient'),
     ('3.1', 'no weight', lambda v, new, old: v.mean(), 'under the policy that drew'),
     ('3.1', 'turned', lambda v, new, old: ((old - new).exp() * v).mean(), 'turned round'),
     ('3.1', 'exp forgotten', lambda v, new, old: ((new - old) * v).mean(), 'logarithm'),
@@ -555,6 +596,63 @@ SLIPS = [
     ('6.7', 'one number', lambda H, m, coef: -coef * H[m].mean(), 'one number'),
     ('6.7', 'item', lambda H, m, coef: -coef * H[m].mean().item(), 'no gradient'),
     ('6.8', 'turned', lambda c, H, goal, d: c / (1 + d) if H <= goal else c * (1 + d), 'wrong way'),
+    ('7.1', 'rows', lambda a, g: (a.abs() > 0).float().mean(), 'share of rows'),
+    (
+        '7.1',
+        'sums',
+        lambda a, g: np.mean([a[g == k].sum().abs().item() > 1e-6 for k in g.unique()]),
+        'add up to 0',
+    ),
+    ('7.2', 'sign', lambda b, a, right, m: change_of(a, b, right, m), 'sign'),
+    ('7.2', 'mask', lambda b, a, right, m: change_of(b, a, right, m >= 0), 'filling'),
+    ('7.2', 'divided', lambda b, a, right, m: change_of(b * m, a * m, right, m >= 0), 'filling'),
+    ('7.3', 'no prompt', lambda ids, p, end: torch.arange(ids.shape[1]) >= p + 0 * ids, 'filling'),
+    (
+        '7.3',
+        'end forgotten',
+        lambda ids, p, end: (
+            (((ids == end) & (torch.arange(ids.shape[1]) >= p)).cumsum(1) == 0)
+            & (torch.arange(ids.shape[1]) >= p)
+        ),
+        'when to stop',
+    ),
+    ('7.4', 'counts', lambda m, d: (m.sum() - d.sum()).abs() / d.sum(), 'cancel'),
+    ('7.4', 'one side', lambda m, d: (m & ~d).sum() / d.sum(), 'drawn and not'),
+    ('7.5', 'compared with nan', lambda s: torch.where(s == math.nan, 0.0, s), 'isnan'),
+    ('7.5', 'dropped', lambda s: s[~torch.isnan(s)], 'dropped rows'),
+    ('7.6', 'signed', lambda new, old, m: (new - old)[m].mean(), 'cancel'),
+    ('7.6', 'padding', lambda new, old, m: (old - new).abs().mean(), 'outside the mask'),
+    ('7.7', 'sign', lambda a, m: a[:, None] * m / m.sum(), 'sign'),
+    ('7.7', 'row means', lambda a, m: -a[:, None] * m / m.sum(1)[:, None] / len(m), 'row means'),
+    ('7.8', 'updates', 8, 'pieces'),
+    ('7.8', 'one epoch', 16, 'epoch'),
+    ('7.9', 'own mean', lambda v, m, w: v[m].mean(), 'mean of the piece'),
+    ('7.9', 'rows', lambda v, m, w: v[m].mean() * len(m) / len(w), 'share of the rows'),
+    ('7.9', 'item', lambda v, m, w: (v[m].sum() / w.sum()).item(), 'no gradient'),
+    (
+        '8.2',
+        'up',
+        lambda z, a, s: (z + s * (torch.eye(len(z))[a] - z.softmax(0))).softmax(0),
+        'sign',
+    ),
+    ('8.2', 'own logit', lambda z, a, s: (z - s * torch.eye(len(z))[a]).softmax(0), 'each other'),
+    ('8.3', 'all up', lambda r, x, y: x * r + y * (1 - r), 'minus'),
+    ('8.3', 'centred', lambda r, x, y: (x + y) * (r - r.mean()), 'mean'),
+    ('8.4', 'place', lambda s, r: s.mean(2).argmax(1), 'places'),
+    ('8.4', 'luckiest', lambda s, r: r[s.max(2).values.argmax(1)], 'lucky'),
+    (
+        '8.5',
+        'all independent',
+        lambda d, s, p: torch.stack(
+            [d.mean() + i * p * d.std() / d.numel() ** 0.5 for i in (0, -1, 1)]
+        ),
+        'independent',
+    ),
+    ('8.6', 'two errors', lambda e, s, t: math.ceil((1.96 * s / e) ** 2), '1.96'),
+    ('8.7', 'Bonferroni', lambda p: (p * len(p)).clamp(max=1), 'smallest'),
+    ('8.7', 'falls', lambda p: (p * (len(p) - p.argsort().argsort())).clamp(max=1), 'fall'),
+    ('8.8', 'no third word', lambda d, w, p, m: torch.where(w > -m, 1, -1), ''),
+    ('8.8', 'sign alone', lambda d, w, p, m: d.sign(), 'Luck'),
 ]
 
 
@@ -618,13 +716,19 @@ def in_groups(g, r, divisor, groups=None):
 
 # answers that are no listed mistake and agree with one on a case or two
 NEAR_MISSES = [
-    ('2.5', 'plug-in, not taken from 1', lambda n, c, k: (1 - c / n) ** k),
+    ('7.2', 'medians', lambda b, a, right, m: (a - b)[right].median() - (a - b)[~right].median()),
+    ('7.6', 'root of squares', lambda new, old, m: (new - old)[m].square().mean().sqrt()),
+    ('2.8', 'plug-in, not taken from 1', lambda n, c, k: (1 - c / n) ** k),
     ('2.2', 'divided by the mean', lambda r, g: in_groups(g, r, lambda own: own.mean())),
     ('2.2', 'two groups only', lambda r, g: in_groups(g, r, lambda own: own.std(), (0, 1))),
     ('5.5', 'searched by halves', searched),
     ('5.8', 'wrong ones pushed down', lambda r, k: k * (r - r.mean())),
     ('6.1', 'twice the logits', lambda z: torch.special.entr((2 * z).softmax(-1)).sum(-1).exp()),
     ('6.5', 'above the mean', lambda H, m, share: (H > H[m].mean()) & m),
+    ('1.1', 'root of T', lambda z, T: (z / T**0.5).softmax(-1)),
+    ('1.2', 'first place only', lambda y, eos: (y == y[:, :1]).float()),
+    ('2.4', 'squared weight', lambda r, weight: weight**2 * r - (1 - r)),
+    ('2.5', 'half', lambda p, r, b: p @ estimates(p, r, b / 2).square().sum(1)),
     ('6.8', 'a square root', lambda c, H, goal, d: c * (1 + d) ** 0.5),
     ('2.2', 'counted groups', lambda r, g: in_groups(g, r, torch.std, range(len(g.unique())))),
 ]
@@ -648,9 +752,9 @@ def test_a_loss_without_a_gradient_is_told_so_whatever_its_value(keep):
         return (keep - ((r - b) * (logp * m).sum(1)).mean()).item()
 
     for answer in (cut, number, lambda *args: float(keep)):
-        right, said = review_answer('1.3', answer)
+        right, said = review_answer('1.8', answer)
         assert right is False and 'no gradient' in said and 'value' not in said, said
-    right, said = review_answer('1.1', lambda z, y, m: picked(z, y).sum(1).detach() + keep)
+    right, said = review_answer('1.4', lambda z, y, m: picked(z, y).sum(1).detach() + keep)
     assert 'no gradient' in said and 'The value is right' not in said
 
 
@@ -659,26 +763,26 @@ def test_a_product_of_a_thousand_probabilities_is_refused():
         return torch.where(m, picked(z, y).exp(), 1.0).prod(1).log()
 
     for answer in (of_product, lambda z, y, m: of_product(z.double(), y, m)):
-        right, said = review_answer('1.1', answer)
+        right, said = review_answer('1.4', answer)
         assert right is False and 'logarithm of the product' in said, said
 
 
 def test_a_number_may_stand_in_brackets():
     for answer in ([2], (2,), {2}, [[2.0]], np.array([2.0]), torch.tensor([[2]]), np.float32(2)):
-        assert review_answer('1.4', answer)[0], answer
+        assert review_answer('1.9', answer)[0], answer
     for answer in ({4}, [4], np.array([4.0])):
-        assert review_answer('1.4', answer) == review_answer('1.4', 4)
+        assert review_answer('1.9', answer) == review_answer('1.9', 4)
     for answer in ({2, 3}, [2, 3], [], {}, [object()], {'a': 1}):
-        right, said = review_answer('1.4', answer)
+        right, said = review_answer('1.9', answer)
         assert right is False and 'quotation marks' not in said, said
 
 
 def test_the_number_of_an_exercise_may_be_a_number():
-    assert review_answer(1.4, 2)[0] and review_answer(2.1, lambda r: r)[0] is False
+    assert review_answer(1.9, 2)[0] and review_answer(2.1, lambda r: r)[0] is False
 
 
 def test_right_and_wrong_look_different():
-    replies = [review_answer('1.4', answer) for answer in (2, 3, ...)]
+    replies = [review_answer('1.9', answer) for answer in (2, 3, ...)]
     words = [str(reply).split(':')[0] for reply in replies]
     inks = [re.search('b style="color:(#......)', reply._repr_html_())[1] for reply in replies]
     assert len(set(words)) == len(set(inks)) == 3
@@ -708,6 +812,9 @@ EXPLAINED = (
     'KL',
     'reasoning models',
     'nats?',
+    'logits',
+    'temperature',
+    'reward hacking',
     'score',
     'entropy',
     'signal-to-noise ratio',
@@ -745,6 +852,16 @@ EXPLAINED = (
     'covariance law',
     'Clip-Cov',
     'KL-Cov',
+    '[Bb]roadcasting',
+    'micro-batch(es)?',
+    'gradient accumulation',
+    'positive sample reinforcement',
+    'negative sample reinforcement',
+    'margin',
+    'smallest effect of interest',
+    'control',
+    'reproduced',
+    'pilot',
 )  # bold where they are explained
 
 
@@ -759,6 +876,22 @@ def test_a_word_is_explained_where_it_first_stands(word):
     assert first[1], (
         f'{word}: used before it is explained: ...{prose[max(0, first.start() - 60) : first.end() + 20]}...'
     )
+
+
+def test_an_exhibit_that_is_opened_is_the_one_in_the_loop():
+    prose = '\n'.join(cells(TOP / 'tutorials' / '07_debugging.ipynb', 'markdown'))
+    for letter, found in EXHIBITS.items():
+        assert inspect.getsource(found.fault).strip() in prose, letter
+
+
+def test_an_exhibit_stays_closed_until_there_is_a_guess(capsys):
+    for letter, found in EXHIBITS.items():
+        reveal(letter)
+        assert found.words not in capsys.readouterr().out
+        reveal(letter, found.part)
+        assert 'Yes' in (said := capsys.readouterr().out) and 'def ' in said
+        reveal(letter, 'draw')
+        assert f'it is the {found.part}' in capsys.readouterr().out
 
 
 @every_lesson

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['best_of_n_weights', 'tilted_weights', 'outcome_kl', 'best_of_n_kl_bound', 'frontier', 'Crest', 'crest',
-           'plot_frontier', 'response_kl', 'proxy_and_gold']
+           'plot_frontier', 'proxy_and_gold']
 
 # %% ../../nbs/analysis/11_over_optimisation.ipynb #343e8a1f
 from typing import NamedTuple
@@ -161,7 +161,7 @@ def plot_frontier(table: pd.DataFrame, *, ax=None, title: str = ''):
 
 # %% ../../nbs/analysis/11_over_optimisation.ipynb #3f6ded84
 @torch.no_grad()
-def response_kl(policy, base, rollouts) -> float:
+def _response_kl(policy, base, rollouts) -> float:
     """KL(policy || base) in nats a response, estimated from the policy's own `rollouts`.
 
     It is the mean of log policy - log base.
@@ -177,7 +177,7 @@ def proxy_and_gold(policy, base, items, proxy, *, samples: int = 8, seed: int = 
     `proxy`: a text reward. The KL is in nats a response. All three use the same samples.
     """
     rollouts = policy.sample(items, samples, seed=seed)
-    kl = response_kl(policy, base, rollouts)
+    kl = _response_kl(policy, base, rollouts)
     return {'kl': kl, 'proxy': _rewards(proxy, rollouts).mean(),
             'gold': _rewards(correct, rollouts).mean()}
 

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['OKABE_ITO', 'METHOD_LOOKS', 'MARKERS', 'UNITS', 'style', 'png_of', 'figure_html', 'method_look', 'spread',
-           'label_lines', 'plot_pass_at_k', 'plot_difference', 'seed_curves', 'plot_training', 'plot_entropy',
-           'plot_by_position']
+           'label_lines', 'plot_pass_at_k', 'plot_difference', 'plot_training', 'plot_entropy', 'plot_by_position']
 
 # %% ../../nbs/analysis/03_plots.ipynb #564e2f4c
 import base64, hashlib, io
@@ -232,7 +231,7 @@ UNITS = {
 }
 
 # %% ../../nbs/analysis/03_plots.ipynb #787096fe
-def seed_curves(runs, metric: str, *, smooth: int = 1) -> dict[str, pd.DataFrame]:
+def _seed_curves(runs, metric: str, *, smooth: int = 1) -> dict[str, pd.DataFrame]:
     """`metric` of runs as method -> table of steps by seeds.
 
     `runs`: anything with method, seed and metrics.
@@ -256,7 +255,7 @@ def plot_training(runs, metric: str = 'accuracy', *, smooth: int = 10, ax=None):
 
     `smooth`: steps of the trailing mean. Returns the Axes.
     """
-    curves = seed_curves(runs, metric, smooth=smooth)
+    curves = _seed_curves(runs, metric, smooth=smooth)
     ends = {}
     ax = ax or plt.subplots()[1]
     for method, curve in curves.items():
@@ -282,8 +281,8 @@ def plot_entropy(runs, *, metric: str = 'accuracy', smooth: int = 10):
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2))
     plot_training(runs, 'entropy', smooth=smooth, ax=left)
-    gained = seed_curves(runs, metric, smooth=smooth)
-    for method, spent in seed_curves(runs, 'entropy', smooth=smooth).items():
+    gained = _seed_curves(runs, metric, smooth=smooth)
+    for method, spent in _seed_curves(runs, 'entropy', smooth=smooth).items():
         x = spent.dropna().mean(axis=1)
         y = gained[method].dropna().mean(axis=1)
         _draw_path(right, x, y, method)

@@ -43,5 +43,4 @@ from .claims import why_earlier_loop as why_earlier_loop
 from .claims import why_waiting as why_waiting
 from .explorer import SHOWN as SHOWN
 from .explorer import atlas_explorer as atlas_explorer
-from .explorer import atlas_html as atlas_html
 from .explorer import atlas_rows as atlas_rows

@@ -36,7 +36,6 @@ from .method_map import RecipeTable as RecipeTable
 from .method_map import changes_of as changes_of
 from .method_map import is_placebo as is_placebo
 from .method_map import recipe_map as recipe_map
-from .method_map import recipe_table_html as recipe_table_html
 from .method_map import recipe_tree as recipe_tree
 from .method_map import recipes as recipes
 from .numerics import KL_ESTIMATORS as KL_ESTIMATORS
@@ -125,7 +124,6 @@ from .registry import recipe_dict as recipe_dict
 from .registry import recipe_diff as recipe_diff
 from .registry import recipe_fingerprint as recipe_fingerprint
 from .registry import recipe_from_dict as recipe_from_dict
-from .registry import recipe_html as recipe_html
 from .registry import stage as stage
 from .registry import stages as stages
 from .registry import use as use
@@ -136,7 +134,6 @@ from .reward_calls import as_rewards as as_rewards
 from .reward_calls import call_reward as call_reward
 from .reward_calls import columns_for as columns_for
 from .reward_calls import finite_number as finite_number
-from .reward_calls import reward_name as reward_name
 from .reward_calls import shown as shown
 from .rollouts import ORIGINS as ORIGINS
 from .rollouts import Rollouts as Rollouts
@@ -178,15 +175,12 @@ from .settings_file import KEYS as KEYS
 from .settings_file import Key as Key
 from .settings_file import Settings as Settings
 from .settings_file import apply_settings as apply_settings
-from .settings_file import best_device as best_device
-from .settings_file import check_device as check_device
 from .settings_file import check_name as check_name
 from .settings_file import check_real as check_real
 from .settings_file import check_whole as check_whole
 from .settings_file import close_names as close_names
 from .settings_file import env_settings as env_settings
 from .settings_file import find_settings as find_settings
-from .settings_file import ini_sections as ini_sections
 from .settings_file import is_on as is_on
 from .settings_file import is_real as is_real
 from .settings_file import is_whole as is_whole
@@ -194,8 +188,6 @@ from .settings_file import nearest as nearest
 from .settings_file import parse_key as parse_key
 from .settings_file import read_settings as read_settings
 from .settings_file import settings as settings
-from .settings_file import settings_html as settings_html
-from .settings_file import settings_rows as settings_rows
 from .settings_file import size as size
 from .signals import GIVEN as GIVEN
 from .signals import SIGNALS as SIGNALS

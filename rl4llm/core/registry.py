@@ -7,7 +7,7 @@ __all__ = ['KINDS', 'STAGES', 'STAGE_FIELDS', 'LOOP_FIELDS', 'NUMBERS', 'RECIPES
            'load_stages', 'nearest_names', 'find_stage', 'stages', 'Use', 'place_of', 'use', 'parameters_of',
            'knobs_of', 'Recipe', 'as_stage', 'vary', 'complete', 'check_fields', 'check_numbers', 'RecipeSpec',
            'add_recipe', 'find_recipe', 'recipe', 'as_recipe', 'recipe_diff', 'recipe_dict', 'recipe_from_dict',
-           'recipe_fingerprint', 'uses_of', 'with_uses', 'recipe_code', 'recipe_html']
+           'recipe_fingerprint', 'uses_of', 'with_uses', 'recipe_code']
 
 # %% ../../nbs/core/05_registry.ipynb #04de94f1
 import dataclasses, functools, hashlib, html, importlib, inspect, json, sys
@@ -321,7 +321,7 @@ class Recipe:
     def diff(self, parent=None): return recipe_diff(self, parent)
     def to_dict(self): return recipe_dict(self)
     def fingerprint(self): return recipe_fingerprint(self)
-    def _repr_html_(self): return recipe_html(self)
+    def _repr_html_(self): return _recipe_html(self)
 
 # %% ../../nbs/core/05_registry.ipynb #022caaf2
 STAGE_FIELDS = ('curriculum', 'sampler', 'reward', 'advantage', 'select', 'objective',
@@ -709,7 +709,7 @@ def _functions_of(bound: Use) -> list:
     return found
 
 # %% ../../nbs/core/05_registry.ipynb #8e1a8deb
-def recipe_html(recipe) -> str:
+def _recipe_html(recipe) -> str:
     "A two-column table of `recipe`; what differs from its parent is bold."
     changed = recipe_diff(recipe)
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FILE', 'KEYS', 'Key', 'is_on', 'close_names', 'nearest', 'check_name', 'is_whole', 'is_real', 'check_whole',
-           'check_real', 'parse_key', 'ini_sections', 'find_settings', 'read_settings', 'best_device', 'Settings',
-           'check_device', 'settings_rows', 'settings_html', 'env_settings', 'settings', 'apply_settings', 'size']
+           'check_real', 'parse_key', 'find_settings', 'read_settings', 'Settings', 'env_settings', 'settings',
+           'apply_settings', 'size']
 
 # %% ../../nbs/core/01_settings_file.ipynb #a3deaff5
 import configparser, difflib, html, math, operator, os, re
@@ -141,7 +141,7 @@ def _shown(path) -> str:
     return os.path.relpath(path)
 
 # %% ../../nbs/core/01_settings_file.ipynb #a6f5fe9e
-def ini_sections(path) -> dict[str, dict[str, str]]:
+def _ini_sections(path) -> dict[str, dict[str, str]]:
     """The sections of an ini file as plain dicts.
 
     Raises ValueError if the file cannot be read as one.
@@ -158,7 +158,7 @@ def ini_sections(path) -> dict[str, dict[str, str]]:
 # %% ../../nbs/core/01_settings_file.ipynb #3e169c45
 def _is_ours(path) -> bool:
     "Whether the file has our section. Raises ValueError if a section only looks like it."
-    sections = ini_sections(path)
+    sections = _ini_sections(path)
     if _SECTION in sections: return True
     near = close_names(_SECTION, sections)
     near += [name for name, keys in sections.items() if keys and keys.keys() <= KEYS.keys()]
@@ -187,7 +187,7 @@ def read_settings(path) -> dict:
     shown = _shown(path)
     if not Path(path).is_file():
         raise FileNotFoundError(f"There is no settings file {shown}.")
-    sections = ini_sections(path)
+    sections = _ini_sections(path)
     for name in sections:
         if name != _SECTION:
             raise ValueError(f"{shown}: there is no section [{name}]; "
@@ -197,7 +197,7 @@ def read_settings(path) -> dict:
     return {key: parse_key(key, text, shown) for key, text in sections[_SECTION].items()}
 
 # %% ../../nbs/core/01_settings_file.ipynb #2a61c561
-def best_device() -> str:
+def _best_device() -> str:
     "'cuda' if torch sees a GPU, else 'cpu'."
     import torch
     return 'cuda' if torch.cuda.is_available() else 'cpu'
@@ -223,7 +223,7 @@ class Settings:
     sources: tuple = ()
 
     @property
-    def device(self) -> str: return check_device(self)
+    def device(self) -> str: return _check_device(self)
 
     @property
     def preset(self) -> str:
@@ -231,19 +231,19 @@ class Settings:
         return 'cpu' if self.device == 'cpu' else 'gpu'
 
     def __repr__(self):
-        pairs = [f'{key}={value}' for key, value, _ in settings_rows(self)]
+        pairs = [f'{key}={value}' for key, value, _ in _settings_rows(self)]
         return f"Settings({', '.join(pairs)})"
 
-    def _repr_html_(self): return settings_html(self)
+    def _repr_html_(self): return _settings_html(self)
 
 # %% ../../nbs/core/01_settings_file.ipynb #569aa83c
-def check_device(settings) -> str:
+def _check_device(settings) -> str:
     """The device that `settings` stand for: 'cpu', 'cuda' or 'cuda:N'.
 
     Raises ValueError for a GPU that is not there.
     """
     if settings.device_set == 'cpu': return 'cpu'
-    if settings.device_set == 'auto': return best_device()
+    if settings.device_set == 'auto': return _best_device()
     import torch
     _, _, number = settings.device_set.partition(':')
     count = torch.cuda.device_count()
@@ -252,7 +252,7 @@ def check_device(settings) -> str:
                      "set device = auto or cpu.")
 
 # %% ../../nbs/core/01_settings_file.ipynb #dd6a5870
-def settings_rows(settings) -> list[tuple[str, str, str]]:
+def _settings_rows(settings) -> list[tuple[str, str, str]]:
     "Rows (key, value, where from) of `settings`, for display."
     values = {key: getattr(settings, key, None) for key in KEYS if key not in ('preset', 'device')}
     values = dict(preset=settings.preset_set, device=settings.device_set, **values)
@@ -265,13 +265,13 @@ def settings_rows(settings) -> list[tuple[str, str, str]]:
     return rows
 
 # %% ../../nbs/core/01_settings_file.ipynb #7e0131a4
-def settings_html(settings) -> str:
+def _settings_html(settings) -> str:
     "`settings` as an HTML table: key, value, where from, meaning."
     def row_of(tag, texts):
         cells = [f'<{tag} style="text-align:left">{html.escape(x)}</{tag}>' for x in texts]
         return f"<tr>{''.join(cells)}</tr>"
     head = row_of('th', ('key', 'value', 'from', 'meaning'))
-    body = [row_of('td', (*row, KEYS[row[0]].meaning)) for row in settings_rows(settings)]
+    body = [row_of('td', (*row, KEYS[row[0]].meaning)) for row in _settings_rows(settings)]
     return f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
 
 # %% ../../nbs/core/01_settings_file.ipynb #08e6d459

@@ -129,6 +129,8 @@ LESSONS = {
     4: ('groups', 'GRPO and\nits relatives'),
     5: ('pass@k', 'what training\nbuys and loses'),
     6: ('entropy', 'exploration\nand collapse'),
+    7: ('debugging', 'faults without\nan error'),
+    8: ('reproduce', 'a paper, up to\na verdict'),
 }
 
 

@@ -408,8 +408,8 @@ _climb_hints = {
 @exercise('6.6', 'write batches_needed(p, goal, high): how many batches a token of probability p '
                  'needs at least to reach goal, if a batch multiplies it by at most 1 + high.',
           cases=_CLIMBS, mistakes=_climb_hints.items(),
-          praise='the clip is a speed limit in the logarithm, and unlikely tokens have the '
-                 'longest way to go.')
+          praise='as far as the range holds, it is a speed limit in the logarithm, and unlikely '
+                 'tokens have the longest way to go.')
 def _batches_needed(p, goal, high): return math.ceil(_climb(p, goal, high))
 
 # %% ../../nbs/course/08_entropy_lesson.ipynb #09dc8874

@@ -20,10 +20,8 @@ from .config_files import SINGLE as SINGLE
 from .config_files import STAGE_KNOBS as STAGE_KNOBS
 from .config_files import Sourced as Sourced
 from .config_files import averages_itself as averages_itself
-from .config_files import check_batch as check_batch
 from .config_files import check_fields as check_fields
 from .config_files import check_recipe as check_recipe
-from .config_files import config_html as config_html
 from .config_files import config_names as config_names
 from .config_files import config_path as config_path
 from .config_files import config_rows as config_rows
@@ -34,7 +32,6 @@ from .config_files import load_config as load_config
 from .config_files import merge_configs as merge_configs
 from .config_files import owner_of as owner_of
 from .config_files import parse_config as parse_config
-from .config_files import parse_section as parse_section
 from .config_files import parse_sourced as parse_sourced
 from .config_files import read_config as read_config
 from .config_files import steps_of as steps_of
@@ -45,15 +42,12 @@ from .cost_model import MachineRate as MachineRate
 from .cost_model import ModelShape as ModelShape
 from .cost_model import StepWork as StepWork
 from .cost_model import best_seconds as best_seconds
-from .cost_model import copy_rate as copy_rate
-from .cost_model import decode_bytes as decode_bytes
 from .cost_model import forward_flops as forward_flops
 from .cost_model import kv_bytes as kv_bytes
 from .cost_model import matrix_rate as matrix_rate
 from .cost_model import measure_machine as measure_machine
 from .cost_model import model_shape as model_shape
 from .cost_model import parameter_count as parameter_count
-from .cost_model import pass_bytes as pass_bytes
 from .cost_model import predict_step as predict_step
 from .cost_model import product_sizes as product_sizes
 from .cost_model import prompt_counts as prompt_counts

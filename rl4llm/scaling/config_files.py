@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['SINGLE', 'HYPERPARAMETERS', 'LAUNCH', 'PLAIN', 'RECIPE_FIELDS', 'STAGE_KNOBS', 'ADDED_STAGES', 'AVERAGES', 'Sourced',
-           'FullScale', 'parse_sourced', 'parse_section', 'check_batch', 'check_recipe', 'check_fields', 'parse_config',
-           'merge_configs', 'config_names', 'config_path', 'read_config', 'load_config', 'value_of', 'config_rows',
-           'owner_of', 'whose_numbers', 'config_html', 'configs', 'knob_of', 'averages_itself', 'full_recipe',
-           'steps_of']
+           'FullScale', 'parse_sourced', 'check_recipe', 'check_fields', 'parse_config', 'merge_configs',
+           'config_names', 'config_path', 'read_config', 'load_config', 'value_of', 'config_rows', 'owner_of',
+           'whose_numbers', 'configs', 'knob_of', 'averages_itself', 'full_recipe', 'steps_of']
 
 # %% ../../nbs/scaling/00_config_files.ipynb #647a395d
 import html, inspect
@@ -77,7 +76,7 @@ class FullScale:
     differences: tuple = ()
 
     def __getitem__(self, key): return value_of(self, key)
-    def _repr_html_(self): return config_html(self)
+    def _repr_html_(self): return _config_html(self)
 
 # %% ../../nbs/scaling/00_config_files.ipynb #5a6a07bf
 def _fits(value, kind) -> bool:
@@ -116,7 +115,7 @@ def parse_sourced(entry, kind, where: str) -> Sourced:
     return Sourced(value, source)
 
 # %% ../../nbs/scaling/00_config_files.ipynb #04571805
-def parse_section(entries: dict, schema: dict, where: str) -> dict[str, Sourced]:
+def _parse_section(entries: dict, schema: dict, where: str) -> dict[str, Sourced]:
     """Every entry of a section, checked against `schema`.
 
     Raises ValueError for an unknown name, giving the closest one.
@@ -129,7 +128,7 @@ def parse_section(entries: dict, schema: dict, where: str) -> dict[str, Sourced]
             for key, entry in entries.items()}
 
 # %% ../../nbs/scaling/00_config_files.ipynb #8f6fda96
-def check_batch(config) -> None:
+def _check_batch(config) -> None:
     """Check that the launch makes up the mini-batch.
 
     Processes x rows a device x accumulation must be prompts x generations.
@@ -186,12 +185,12 @@ def parse_config(data: dict, where: str = 'configuration') -> FullScale:
              if key in data}
     single = {key: parse_sourced(data[key], str, f'{where}: {key}')
               for key in SINGLE if key in data}
-    sections = {key: parse_section(data.get(key) or {}, schema, f'{where}: {key}')
+    sections = {key: _parse_section(data.get(key) or {}, schema, f'{where}: {key}')
                 for key, schema in _SECTIONS.items()}
     lists = {key: tuple(data.get(key) or ()) for key in ('notes', 'differences')}
     config = FullScale(**plain, **single, **sections, **lists)
     check_recipe(config.recipe, where)
-    check_batch(config)
+    _check_batch(config)
     return config
 
 # %% ../../nbs/scaling/00_config_files.ipynb #33f57a79
@@ -325,7 +324,7 @@ def whose_numbers(config) -> str:
     return ' '.join(said)
 
 # %% ../../nbs/scaling/00_config_files.ipynb #72f9541b
-def config_html(config) -> str:
+def _config_html(config) -> str:
     """A configuration as an HTML table with sources; values that are ours are in italics.
 
     Above the table it says whose numbers they are.

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['KNOWN_MACHINES', 'ModelShape', 'model_shape', 'product_sizes', 'parameter_count', 'StepWork', 'uniform_work',
            'work_of', 'prompt_counts', 'response_counts', 'unit_flops', 'forward_flops', 'step_flops', 'weight_bytes',
-           'kv_bytes', 'pass_bytes', 'decode_bytes', 'rows_that_fit', 'MachineRate', 'best_seconds', 'matrix_rate',
-           'copy_rate', 'measure_machine', 'roofline_seconds', 'step_phases', 'predict_step']
+           'kv_bytes', 'rows_that_fit', 'MachineRate', 'best_seconds', 'matrix_rate', 'measure_machine',
+           'roofline_seconds', 'step_phases', 'predict_step']
 
 # %% ../../nbs/scaling/01_cost_model.ipynb #e593e3db
 import math
@@ -203,7 +203,7 @@ def kv_bytes(shape: ModelShape, size: int = 4) -> float:
     return 2. * shape.layers * shape.kv_heads * shape.head_dim * size
 
 # %% ../../nbs/scaling/01_cost_model.ipynb #60adb2f3
-def pass_bytes(shape: ModelShape, counts: Float[np.ndarray, "3"], size: int = 4) -> float:
+def _pass_bytes(shape: ModelShape, counts: Float[np.ndarray, "3"], size: int = 4) -> float:
     """Bytes that a forward pass moves: weights, and inputs and outputs of every product.
 
     `counts`: (fed, pairs, predicted) of the pass.
@@ -215,7 +215,7 @@ def pass_bytes(shape: ModelShape, counts: Float[np.ndarray, "3"], size: int = 4)
     return weight_bytes(shape, size) + float(size * (through_layers + through_head))
 
 # %% ../../nbs/scaling/01_cost_model.ipynb #ff269d3f
-def decode_bytes(
+def _decode_bytes(
     shape: ModelShape, work: StepWork, *, size: int = 4, rows_at_once: int | None = None,
 ) -> float:
     """Bytes moved to draw all responses: the weights, and each row's keys and values.
@@ -300,7 +300,7 @@ def matrix_rate(
     return 2 * rows * inputs * outputs / best_seconds(product, device=device, budget=budget)
 
 # %% ../../nbs/scaling/01_cost_model.ipynb #6ace2d4f
-def copy_rate(*, device='cpu', megabytes: int = 256, budget: float = 0.3) -> float:
+def _copy_rate(*, device='cpu', megabytes: int = 256, budget: float = 0.3) -> float:
     "Measured bytes a second of copying `megabytes` of memory (read and written)."
     a = torch.zeros(megabytes * 2**18, device=device)
     b = torch.empty_like(a)
@@ -324,7 +324,7 @@ def measure_machine(
     return MachineRate(
         name=f'{name}, {str(dtype).removeprefix("torch.")}',
         flops=max(rates),
-        bandwidth=copy_rate(device=device, budget=budget),
+        bandwidth=_copy_rate(device=device, budget=budget),
         size=dtype.itemsize,
     )
 
@@ -370,12 +370,12 @@ def step_phases(
     responses = response_counts(work)
     both = prompts + responses
     flops = float(both @ units)
-    moved = pass_bytes(shape, both, size)
+    moved = _pass_bytes(shape, both, size)
     passes_back = 3 if recompute else 2
     parameters = parameter_count(shape)
-    decoded = decode_bytes(shape, work, size=size, rows_at_once=rows_at_once)
+    decoded = _decode_bytes(shape, work, size=size, rows_at_once=rows_at_once)
     phases = {}
-    phases['read the prompts'] = float(prompts @ units), pass_bytes(shape, prompts, size)
+    phases['read the prompts'] = float(prompts @ units), _pass_bytes(shape, prompts, size)
     phases['decode the responses'] = float(responses @ units), decoded
     phases['forward'] = flops, moved
     phases['backward'] = passes_back * flops, passes_back * moved

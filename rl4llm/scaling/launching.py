@@ -195,11 +195,21 @@ def config_problems(source, *, processes: int | None = None) -> list[str]:
     config = _as_config(source)
     made = _carried(full_recipe(config))
     found = [f"The recipe {made.name!r} does not carry over: {why}." for why in not_carried(made)]
-    count = _at_least_one(processes, 'processes') or config['num_processes'] or 1
+    count = _device_count(config, processes)
     try:
         return found + trl_problems(launch_arguments(config, made, processes=count))
     except ValueError as error:
         return [*found, str(error)]
+
+
+def _numbers_of(config, small: bool):
+    "The recipe of a file: with its own small numbers, or with those of the file."
+    return as_recipe(config.recipe) if small else full_recipe(config)
+
+
+def _device_count(config, processes: int | None) -> int:
+    "As many as asked for, else as the file says, else one."
+    return _at_least_one(processes, 'processes') or config['num_processes'] or 1
 
 
 _IN_ORDER = ('handful',)                         # curricula that a data set can be laid out by
@@ -460,7 +470,7 @@ def build_run(source, data=None, *, out, model: str | None = None, steps: int | 
     """
     config = _as_config(source, small)
     rows, more = _with_rows(rows, more)
-    numbers = as_recipe(config.recipe) if small else full_recipe(config)
+    numbers = _numbers_of(config, small)
     data = _data_of(data, small)
     made, more = _with_changes(numbers, _fitting_reward(data, numbers, more) | more)
     _check_arguments(more)
@@ -555,7 +565,7 @@ def launch_plan(source, *, out, processes: int | None = None,
     Raises ValueError for a number of processes below 1.
     """
     config = _as_config(source, small)
-    count = _at_least_one(processes, 'processes') or config['num_processes'] or 1
+    count = _device_count(config, processes)
     run = ['-m', 'rl4llm', 'scale', 'run', str(source), '--out', str(out), *words]
     if model:
         run += ['--model', model]
@@ -585,12 +595,12 @@ def check_launch(source, *, processes: int | None = None, small: bool = False,
     """
     config = _as_config(source, small)
     rows, changes = _with_rows(rows, changes)
-    numbers = as_recipe(config.recipe) if small else full_recipe(config)
+    numbers = _numbers_of(config, small)
     made, more = _with_changes(numbers, changes)
     made = _carried(made)
     check_carried(made)
     _check_arguments(more)
-    count = _at_least_one(processes, 'processes') or config['num_processes'] or 1
+    count = _device_count(config, processes)
     trl_arguments(made, rows=_fitting_rows(config, made, rows, count), processes=count)
 
 

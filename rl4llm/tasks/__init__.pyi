@@ -35,7 +35,6 @@ from .modular import verify_modular as verify_modular
 from .modular import written_values as written_values
 from .modular import wrong_value as wrong_value
 from .own_data import DataTask as DataTask
-from .own_data import digest_of as digest_of
 from .own_data import plain_answer as plain_answer
 from .own_data import read_rows as read_rows
 from .own_data import said_answer as said_answer

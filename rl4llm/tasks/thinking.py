@@ -382,7 +382,7 @@ def second_attempt(item: Item, rng: random.Random, dial: Thoughts = Thoughts(), 
     kept = first[:dead_end(item, first) - 1] if kind == 'where' else ()
     solution = play(item, rng, towards(item), kept)
     told = (first, solution)
-    if rng.random() > true:
+    if rng.random() >= true:
         told = (failing_attempt(item, rng, 'restart', first), first)
     said = '' if rng.random() < silent else feedback(item, *told, kind)
     direct = replace(dial, more=dial.told)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MIXTURE', 'LONG', 'BaseSpec', 'add_base', 'bases', 'base_spec', 'demonstrations', 'encode_pairs', 'make_batch',
-           'BatchStream', 'batch_loader', 'new_model', 'lr_at', 'completion_loss', 'supervised_step', 'save_base',
-           'dry_spec', 'pretrain', 'card_rows', 'model_card', 'card_table']
+           'BatchStream', 'new_model', 'lr_at', 'completion_loss', 'supervised_step', 'pretrain', 'card_rows',
+           'model_card', 'card_table']
 
 # %% ../../nbs/training/07_pretraining.ipynb #307b74c0
 import json, math, platform, random, shutil, time
@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ..analysis.passk import pass_at_k, true_pass_at_k
 from ..core.policy import has_fast_bf16, whole_states
 from ..core.settings_file import nearest, settings
-from ..core.storage import pack, unpack
+from ..core.storage import pack, readable_json, unpack
 from ..tasks.protocol import levels, split_of, task
 from ..tasks.thinking import Thoughts, second_attempt, think
 from ..tasks.vocabulary import tiny_tokenizer, vocabulary_list
@@ -206,8 +206,8 @@ class BatchStream(Dataset):
     def __getitem__(self, number):
         return make_batch(self.spec, seed=self.seed * 10**7 + self.first + number)
 
-def batch_loader(spec: BaseSpec, *, seed: int, steps: int, first: int = 0,
-                 workers: int = 0) -> DataLoader:
+def _batch_loader(spec: BaseSpec, *, seed: int, steps: int, first: int = 0,
+                  workers: int = 0) -> DataLoader:
     """Iterates over the batches in order, from that of step `first` on.
 
     workers: processes that make them ahead; with 0 each is made when it is needed.
@@ -267,7 +267,7 @@ def supervised_step(model, optimiser, pieces, *, device='cpu', bf16: bool = Fals
     return total
 
 # %% ../../nbs/training/07_pretraining.ipynb #cbf527b3
-def save_base(model, spec: BaseSpec, out, **record) -> Path:
+def _save_base(model, spec: BaseSpec, out, **record) -> Path:
     """Writes a Hugging Face folder: config, safetensors, tokenizer, and pretraining.json.
 
     record: what pretraining.json holds beside the specification and the versions.
@@ -280,11 +280,11 @@ def save_base(model, spec: BaseSpec, out, **record) -> Path:
     versions = dict(torch=torch.__version__, transformers=transformers.__version__,
                     python=platform.python_version())
     facts = dict(spec=asdict(spec), **record, versions=versions)
-    (out / 'pretraining.json').write_text(json.dumps(facts, indent=1))
+    (out / 'pretraining.json').write_text(readable_json(facts))
     return out
 
 # %% ../../nbs/training/07_pretraining.ipynb #4edc0651
-def dry_spec(spec: BaseSpec) -> BaseSpec:
+def _dry_spec(spec: BaseSpec) -> BaseSpec:
     "The same model on one step of eight short rows: does everything fit together?"
     return replace(spec, steps=1, batch=8, chunks=2, workers=0)
 
@@ -335,7 +335,7 @@ def pretrain(spec: str | BaseSpec, *, out, steps: int | None = None, seed: int |
     losses, before = _go_on(unfinished, facts, model, optimiser)
     start = time.time() - before
     first = len(losses)
-    batches = batch_loader(spec, seed=seed, steps=spec.steps, first=first, workers=spec.workers)
+    batches = _batch_loader(spec, seed=seed, steps=spec.steps, first=first, workers=spec.workers)
     for step, pieces in enumerate(batches, start=first):
         for group in optimiser.param_groups:
             group['lr'] = lr_at(spec, step, spec.steps)
@@ -347,7 +347,7 @@ def pretrain(spec: str | BaseSpec, *, out, steps: int | None = None, seed: int |
             state = dict(run=facts, stages={}, loss=losses, seconds=time.time() - start)
             save_checkpoint(unfinished, step + 1, pack(model, optimiser), state, keep=1)
     seconds = round(time.time() - start)
-    save_base(model, spec, out, seed=seed, seconds=seconds, bf16=bf16, loss=losses)
+    _save_base(model, spec, out, seed=seed, seconds=seconds, bf16=bf16, loss=losses)
     shutil.rmtree(unfinished, ignore_errors=True)
     return Path(out)
 
@@ -359,7 +359,7 @@ def _spec_to_train(spec: str | BaseSpec, steps: int | None, dry_run: bool | None
         raise ValueError(f"steps is {steps}, wanted at least 1; leave it out for the usual number.")
     if dry_run is None:
         dry_run = settings().dry_run
-    if dry_run: return dry_spec(spec)
+    if dry_run: return _dry_spec(spec)
     return replace(spec, steps=steps or spec.steps)
 
 # %% ../../nbs/training/07_pretraining.ipynb #5d0522b4

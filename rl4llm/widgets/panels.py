@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['PLAIN_LOOK', 'Control', 'slider', 'ladder', 'choice', 'several', 'switch', 'allowed', 'check_knob', 'knob_widget',
-           'panel_widget', 'has_frontend', 'element', 'title_html', 'value_text', 'frame_html', 'plain_html', 'Panel',
-           'bundle']
+           'has_frontend', 'element', 'value_text', 'Panel', 'bundle']
 
 # %% ../../nbs/widgets/01_panels.ipynb #41365de6
 import html, importlib.util, os, sys
@@ -117,7 +116,7 @@ def knob_widget(control: Control, value):
     return make(options=control.options, **label, **wide)
 
 # %% ../../nbs/widgets/01_panels.ipynb #7a08f001
-def panel_widget(panel):
+def _panel_widget(panel):
     """The live form of `panel`: its controls above its picture.
 
     Its controls are then in `panel.knobs`, its picture in `panel.screen`; moving one of
@@ -136,7 +135,7 @@ def panel_widget(panel):
         knob.observe(moved, names='value')
     room = w.Layout(flex_flow='row wrap', align_items='center', overflow='visible', padding='6px 0')
     row = w.HBox(list(panel.knobs.values()), layout=room)
-    title = w.HTML(title_html(panel.title))
+    title = w.HTML(_title_html(panel.title))
     return w.VBox([title, row, panel.screen]).add_class('rl4llm-panel')
 
 # %% ../../nbs/widgets/01_panels.ipynb #57245a7d
@@ -163,7 +162,7 @@ def element(tag: str, content: str, style: str) -> str:
     return f'<{tag} style="{style}">{content}</{tag}>'
 
 # %% ../../nbs/widgets/01_panels.ipynb #54ec62e8
-def title_html(title: str) -> str:
+def _title_html(title: str) -> str:
     "The heading of a panel."
     if not title: return ''
     return element('div', f'<b>{html.escape(title)}</b>', PLAIN_LOOK)
@@ -182,7 +181,7 @@ def _settings_text(controls: dict, values: dict) -> str:
     return ', '.join(texts)
 
 # %% ../../nbs/widgets/01_panels.ipynb #24fb8b96
-def frame_html(panel, changes: dict) -> str:
+def _frame_html(panel, changes: dict) -> str:
     "The picture of `panel` with `changes` to its values, under a caption that names them."
     picture = panel.at(**changes)
     if changes:
@@ -199,13 +198,13 @@ def _distinct_frames(panel) -> list[dict]:
     return list(by_values.values())
 
 # %% ../../nbs/widgets/01_panels.ipynb #df0bd3ea
-def plain_html(panel) -> str:
+def _plain_html(panel) -> str:
     "The still form of `panel`: title, present values, the picture at each of its `frames`."
     # faders are shown by the picture itself, and there are many of them
     named = {k: v for k, v in panel.values.items() if panel.controls[k].kind != 'fader'}
     values = html.escape(_settings_text(panel.controls, named))
     heading = f"<b>{html.escape(panel.title)}</b> {element('span', values, 'color:#777')}"
-    frames = ''.join(frame_html(panel, changes) for changes in _distinct_frames(panel))
+    frames = ''.join(_frame_html(panel, changes) for changes in _distinct_frames(panel))
     row = element('div', frames, 'display:flex;flex-wrap:wrap;gap:14px')
     return element('div', heading + row, PLAIN_LOOK)
 
@@ -257,13 +256,13 @@ class Panel:
     @property
     def html(self) -> str: return self.at()
 
-    def widget(self): return panel_widget(self)
+    def widget(self): return _panel_widget(self)
 
     def __repr__(self):
         values = ', '.join(f'{name} = {value_text(v)}' for name, v in self.values.items())
         return f"Panel({self.title}: {values})"
 
-    def _repr_html_(self): return plain_html(self)
+    def _repr_html_(self): return _plain_html(self)
 
     def _repr_mimebundle_(self, include=None, exclude=None): return bundle(self)
 
