@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['LESSONS', 'PLACES', 'Diagram', 'roadmap', 'four_policies', 'group_diagram', 'clip_quadrants', 'mask_diagram',
-           'prompt_tree', 'where_methods_act']
+           'prompt_tree', 'where_methods_act', 'shift_diagram', 'balance_diagram', 'subsets_diagram']
 
 # %% ../../nbs/course/04_diagrams.ipynb #2e199756
+from itertools import combinations
 from typing import NamedTuple
 import matplotlib.pyplot as plt
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
@@ -304,4 +305,62 @@ def where_methods_act(methods: dict):
             page.arrow((x - 0.66, top), (x - 0.53, top))
         for row, name in enumerate(names):
             page.words(x, top - 0.42 - 0.2 * row, name, size=8)
+    return page.figure
+
+# %% ../../nbs/course/04_diagrams.ipynb #11902a0a
+def shift_diagram(prompt, response):
+    """Which logits choose which token, as a Figure.
+
+    prompt, response: tokens as texts; those of the response are lit.
+    """
+    words = [*prompt, *response]
+    page = Diagram(1.3 + 0.72 * len(words), 1.9)
+    page.words(0.1, 1.5, 'logits', size=8, align='left')
+    page.words(0.1, 0.4, 'tokens', size=8, align='left')
+    for n, word in enumerate(words):
+        x = 1.15 + 0.72 * n
+        is_drawn = n >= len(prompt)
+        chooses = len(prompt) - 1 <= n < len(words) - 1
+        page.box(f'$z_{{{n}}}$', x, 1.5, width=0.6, height=0.42, lit=chooses)
+        page.box(word, x, 0.4, width=0.6, height=0.42, lit=is_drawn, colour='blue')
+        if is_drawn:
+            page.arrow((x - 0.72, 1.28), (x, 0.62), colour='blue')
+    return page.figure
+
+# %% ../../nbs/course/04_diagrams.ipynb #76c40741
+def balance_diagram(q: float):
+    """The bar of probability, and the border between right and wrong, as a Figure.
+
+    q: the probability of a right answer.
+    """
+    page = Diagram(8, 1.9)
+    split = 0.6 + 6.8 * q
+    page.box(f'right: q = {q:g}', (0.6 + split) / 2, 0.95, width=split - 0.6, height=0.5, lit=True,
+             colour='blue')
+    page.box('wrong: 1 - q', (split + 7.4) / 2, 0.95, width=7.4 - split, height=0.5, lit=True,
+             colour='vermillion')
+    page.words(split - 0.1, 1.65, 'positive: push the right up', colour='blue', align='right')
+    page.arrow((split, 1.65), (split + 0.8, 1.65), colour='blue')
+    page.words(split - 0.1, 0.3, 'negative: push the wrong down', colour='vermillion',
+               align='right')
+    page.arrow((split, 0.3), (split + 0.8, 0.3), colour='vermillion')
+    return page.figure
+
+# %% ../../nbs/course/04_diagrams.ipynb #dee0af25
+def subsets_diagram(right, k: int):
+    """All ways to pick k of some samples as a Figure; those with a right sample are lit.
+
+    right: a truth value for each sample.
+    """
+    sets = list(combinations(range(len(right)), k))
+    page = Diagram(0.3 + 0.72 * len(sets), 0.75 + 0.44 * k)
+    for n, members in enumerate(sets):
+        x = 0.5 + 0.72 * n
+        holds = any(right[m] for m in members)
+        for row, m in enumerate(members):
+            colour = 'blue' if right[m] else None
+            y = 0.72 + 0.44 * row
+            page.box(f'$y_{{{m + 1}}}$', x, y, width=0.5, height=0.36, lit=bool(right[m]),
+                     colour=colour)
+        page.words(x, 0.25, 'yes' if holds else 'no', size=8, colour='blue' if holds else None)
     return page.figure

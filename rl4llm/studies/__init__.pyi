@@ -104,6 +104,7 @@ from .study import repeated_jobs as repeated_jobs
 from .study import results_of as results_of
 from .study import revision as revision
 from .study import run_job as run_job
+from .study import run_jobs as run_jobs
 from .study import run_study as run_study
 from .study import save_study as save_study
 from .study import shared_records as shared_records
@@ -115,6 +116,7 @@ from .study import study_file as study_file
 from .study import study_named as study_named
 from .study import study_of as study_of
 from .study import study_runs as study_runs
+from .study import tuning_table as tuning_table
 from .study import why_not_stored as why_not_stored
 from .study import with_repeats as with_repeats
 from .study import without_repeats as without_repeats

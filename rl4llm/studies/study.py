@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['STUDIES', 'STUDY_EXAMPLE', 'RENEWALS', 'PROBES', 'Study', 'add_study', 'study_named', 'read_study', 'Job',
            'regime_changes', 'arm_recipe', 'held_out', 'Exam', 'exams', 'base_evaluations', 'EvaluateApart', 'run_job',
-           'job_key', 'job_file', 'results_of', 'pass_at_1', 'run_study', 'final_jobs', 'without_repeats',
-           'with_repeats', 'study_file', 'why_not_stored', 'load_study', 'study_of', 'save_study', 'at_level',
-           'study_runs', 'stored_jobs', 'shared_records', 'repeated_jobs', 'renewals', 'is_current', 'stored_probes',
-           'revision', 'arm_probe', 'standing', 'stale_runs', 'earlier_arms']
+           'job_key', 'job_file', 'results_of', 'run_jobs', 'pass_at_1', 'tuning_table', 'run_study', 'final_jobs',
+           'without_repeats', 'with_repeats', 'study_file', 'why_not_stored', 'load_study', 'study_of', 'save_study',
+           'at_level', 'study_runs', 'stored_jobs', 'shared_records', 'repeated_jobs', 'renewals', 'is_current',
+           'stored_probes', 'revision', 'arm_probe', 'standing', 'stale_runs', 'earlier_arms']
 
 # %% ../../nbs/studies/02_study.ipynb #0e4bc9fe
 import dataclasses, functools, hashlib, json, multiprocessing
@@ -297,7 +297,7 @@ def _done_job(study, job: Job, folder, shared: dict | None = None) -> dict | Non
     return {**record, 'regime': job.regime} if fits and is_complete else None
 
 # %% ../../nbs/studies/02_study.ipynb #5c327c97
-def _run_jobs(study, jobs, folder, workers: int = 2, say=print) -> list[dict]:
+def run_jobs(study, jobs, folder, workers: int = 2, say=print) -> list[dict]:
     """Run `jobs`; those that are done are read, not run.
 
     workers: as `results_of` takes them.
@@ -318,7 +318,7 @@ def pass_at_1(record) -> float:
     return float(np.mean(np.array(last['num_correct']) / np.array(last['num_samples'])))
 
 # %% ../../nbs/studies/02_study.ipynb #45768b62
-def _tuning_table(records) -> pd.DataFrame:
+def tuning_table(records) -> pd.DataFrame:
     "Validation pass@1 of each (regime, arm) at each learning rate, mean over tuning seeds."
     rows = [dict(regime=r['regime'], arm=r['arm'], lr=r['lr'], value=pass_at_1(r)) for r in records]
     table = pd.DataFrame(rows)
@@ -332,7 +332,7 @@ def run_study(study, folder, *, workers: int = 2, say=print) -> dict:
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     tuning, best = ([], {}) if study.all_rates else _tuned(study, folder, workers, say)
-    final = _run_jobs(study, final_jobs(study, best), folder, workers, say)
+    final = run_jobs(study, final_jobs(study, best), folder, workers, say)
     stored = dict(schema=2, study=dataclasses.asdict(study), command=f'rl4llm study {study.name}',
                   learning_rates=best, tuning=tuning, runs=final)
     return without_repeats(stored)
@@ -340,8 +340,8 @@ def run_study(study, folder, *, workers: int = 2, say=print) -> dict:
 
 def _tuned(study, folder, workers, say) -> tuple[list, dict]:
     "What was tried on the validation split, and the learning rate of each regime/arm."
-    tuning = _run_jobs(study, _tuning_jobs(study), folder, workers, say)
-    table = _tuning_table(tuning)
+    tuning = run_jobs(study, _tuning_jobs(study), folder, workers, say)
+    table = tuning_table(tuning)
     best = {f'{regime}/{arm}': float(rates.idxmax()) for (regime, arm), rates in table.iterrows()}
     say(f"chosen learning rates: {best}")
     facts = ('regime', 'arm', 'lr', 'seed', 'fingerprint')
