@@ -57,7 +57,7 @@ class Setting:
 def setting_for(sizes: Sizes, device: str) -> Setting:
     "The embedded model in float32 and, where the machine has them, with bfloat16 products; the same problems for everybody."
     items = task('countdown').sample(sizes.prompts, seed=0)
-    switches = {FLOAT32: False} | ({BFLOAT16: True} if has_fast_bf16() else {})
+    switches = {FLOAT32: False} | ({BFLOAT16: True} if has_fast_bf16(device) else {})
     policies = {name: Policy.load('tiny', device=device, fast=True, bf16=bf16) for name, bf16 in switches.items()}
     default = BFLOAT16 if Policy.load('tiny').bf16 else FLOAT32
     same = recipe('grpo', curriculum=use('uniform', pool=items), prompts=sizes.prompts, group=sizes.group, lr=1e-6)
@@ -117,7 +117,7 @@ def vocabulary_rows(s: Setting) -> list[dict]:
 def rates(device) -> dict[str, float]:
     "FLOPs a second of the best square matrix product, in each number format the machine is quick in."
     sizes = (512, 1024, 2048) if device == 'cpu' else (2048, 4096, 8192)
-    kinds = {FLOAT32: torch.float32} | ({BFLOAT16: torch.bfloat16} if has_fast_bf16() else {})
+    kinds = {FLOAT32: torch.float32} | ({BFLOAT16: torch.bfloat16} if has_fast_bf16(device) else {})
     return {name: measure_machine(device=device, dtype=kind, sizes=sizes).flops for name, kind in kinds.items()}
 
 

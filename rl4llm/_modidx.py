@@ -1390,6 +1390,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'rl4llm/core/settings_file.py'),
                                            'rl4llm.core.settings_file._number': ( 'core/settings_file.html#_number',
                                                                                   'rl4llm/core/settings_file.py'),
+                                           'rl4llm.core.settings_file._on_or_auto': ( 'core/settings_file.html#_on_or_auto',
+                                                                                      'rl4llm/core/settings_file.py'),
                                            'rl4llm.core.settings_file._settings_html': ( 'core/settings_file.html#_settings_html',
                                                                                          'rl4llm/core/settings_file.py'),
                                            'rl4llm.core.settings_file._settings_rows': ( 'core/settings_file.html#_settings_rows',

@@ -101,6 +101,7 @@ def test_environment_wins(monkeypatch):
         ('[rl4llm]\npreset = big', ["'big'", 'auto, cpu or gpu']),
         ('[rl4llm]\ndry_run = maybe', ["'maybe'", 'yes or no']),
         ('[rl4llm]\nthreads = two', ["'two'"]),
+        ('[rl4llm]\nbf16 = maybe', ["'maybe'", 'yes, no or auto']),
         ('[rl4lm]\nseed = 1', ['[rl4lm]', 'did you mean [rl4llm]']),
         ('[RL4LLM]\nseed = 1', ['[RL4LLM]', 'did you mean [rl4llm]']),
         ('[training]\nseed = 1\npreset = cpu', ['[training]', 'did you mean [rl4llm]']),

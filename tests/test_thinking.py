@@ -163,6 +163,13 @@ def test_true_feedback_is_true(kind):
         feedback(item, first, solution, 'praise')
 
 
+@pytest.mark.parametrize('kind', FEEDBACK)
+def test_feedback_without_steps_says_so(kind):
+    item, *_ = problems(count=1)
+    with pytest.raises(ValueError, match='there are none; give at least one step'):
+        feedback(item, (), (), kind)
+
+
 def test_who_is_told_where_the_mistake_is_keeps_what_stands_before_it():
     rng = random.Random(5)
     kept = 0

@@ -295,7 +295,7 @@ def demo(*, out=None, steps: int | None = None, seed: int | None = None, fresh: 
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
     runs = demo_runs(folder, sizes, seed=using.seed if seed is None else seed, device=using.device,
-                     bf16=has_fast_bf16(), say=say)
+                     bf16=has_fast_bf16(using.device), say=say)
     comparison = compare(runs, ks=[2**i for i in range(9) if 2**i <= sizes['samples']])
     say(_demo_table(comparison))
     stored = stored_study()

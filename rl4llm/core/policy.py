@@ -167,13 +167,16 @@ class Policy:
              graphs=None):
         """Load by shipped name, folder or hub name.
 
-        `fast`, `bf16` and `graphs` are as in settings.ini where they are not given.
+        `fast`, `bf16` and `graphs` are as in settings.ini where they are not given; with 'auto',
+        bf16 is what the device multiplies natively.
         Raises FileNotFoundError saying what is there.
         """
         model, tokenizer = _load(str(name), dtype=dtype)
         using = settings()
         fast = using.fast if fast is None else fast
         bf16 = using.bf16 if bf16 is None else bf16
+        if bf16 == 'auto':
+            bf16 = has_fast_bf16(device)
         graphs = using.graphs if graphs is None else graphs
         if fast and str(device) == 'cpu':
             keep_memory()
@@ -264,9 +267,9 @@ def whole_states(model, ids: Int[Tensor, "n t"], *, bf16: bool = False):
     return llama.hidden_states(w, ids, positions, causal, no_past), w.head
 
 
-def has_fast_bf16() -> bool:
-    "Whether this machine multiplies bfloat16 matrices natively (some CPUs, any recent GPU)."
-    return llama.has_fast_bf16()
+def has_fast_bf16(device: str = 'cpu') -> bool:
+    "Whether a device multiplies bfloat16 matrices natively (some CPUs, any recent GPU)."
+    return llama.has_fast_bf16(device)
 
 # %% ../../nbs/core/10_policy.ipynb #57dbc1ac
 def prompt_text(policy, item) -> str:

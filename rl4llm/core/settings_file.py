@@ -31,8 +31,15 @@ def is_on(text: str) -> bool:
     return text.lower() in ('yes', 'true', 'on', '1')
 
 # %% ../../nbs/core/01_settings_file.ipynb #942ad9f8
+_ON_OR_OFF = r'yes|no|true|false|on|off|1|0'
+
+
 def _switch(default: str, meaning: str) -> Key:
-    return Key(default, r'yes|no|true|false|on|off|1|0', 'yes or no', is_on, meaning)
+    return Key(default, _ON_OR_OFF, 'yes or no', is_on, meaning)
+
+
+def _on_or_auto(text: str) -> bool | str:
+    return 'auto' if text.lower() == 'auto' else is_on(text)
 
 
 def _number(default: str, meaning: str, *, digits: int) -> Key:
@@ -54,7 +61,8 @@ KEYS['runs'] = Key('runs', r'\S.*', 'a folder, relative to the settings file', s
 KEYS['threads'] = _number('0', "CPU threads; 0 leaves torch's choice", digits=4)
 KEYS['dry_run'] = _switch('no', 'one step of everything')
 KEYS['fast'] = _switch('yes', 'the fast paths; no: plain Hugging Face everywhere')
-KEYS['bf16'] = _switch('no', 'matrix products in bfloat16, everything else in float32')
+KEYS['bf16'] = Key('no', r'auto|' + _ON_OR_OFF, 'yes, no or auto', _on_or_auto,
+                   'matrix products in bfloat16; auto: where the device is fast at it')
 KEYS['graphs'] = _switch('no', 'on a GPU, decoding as a recorded CUDA graph')
 KEYS['model'] = Key('', r'.*', 'a hub name or a folder, or nothing', str,
                     'a real model for the notebook that trains one')
@@ -217,7 +225,7 @@ class Settings:
     threads: int = 0
     dry_run: bool = False
     fast: bool = True
-    bf16: bool = False
+    bf16: bool | str = False
     graphs: bool = False
     model: str = ''
     sources: tuple = ()

@@ -58,14 +58,14 @@ def bf16_linear(x, weight, bias=None):
     return out if bias is None else out + bias
 
 # %% ../../nbs/engine/00_llama.ipynb #85b1276c
-def has_fast_bf16() -> bool:
-    """Whether this machine multiplies bfloat16 matrices natively.
+def has_fast_bf16(device: str = 'cpu') -> bool:
+    """Whether a device of this machine multiplies bfloat16 matrices natively.
 
-    That is a GPU, or a CPU with AMX or AVX512-BF16.
+    That is any recent GPU, or a CPU with AMX or AVX512-BF16.
     """
+    if not str(device).startswith('cpu'): return torch.cuda.is_available()
     tests = ('_is_amx_tile_supported', '_is_avx512_bf16_supported')
-    on_cpu = any(getattr(torch.cpu, name, lambda: False)() for name in tests)
-    return torch.cuda.is_available() or on_cpu
+    return any(getattr(torch.cpu, name, lambda: False)() for name in tests)
 
 # %% ../../nbs/engine/00_llama.ipynb #4a2d403a
 def _cat(modules):

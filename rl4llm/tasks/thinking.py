@@ -338,10 +338,15 @@ def feedback(item: Item, attempt, solution, kind: str) -> str:
     """What is said about an attempt at an item, in words of the tiny vocabulary.
 
     attempt, solution: steps. kind: one of `FEEDBACK`; 'hint', 'partial', 'plan' and 'demand' are
-    about the solution alone. Raises ValueError for another kind.
+    about the solution alone. Raises ValueError for another kind, and where the steps that it is
+    about are missing.
     """
     if kind not in FEEDBACK:
         raise ValueError(f"feedback is one of {', '.join(FEEDBACK)}, not {kind!r}.")
+    about = 'attempt' if kind in ('where', 'what') else 'solution'
+    if not (attempt if about == 'attempt' else solution):
+        raise ValueError(f"feedback of kind {kind!r} is about the steps of the {about}, and there "
+                         "are none; give at least one step.")
     if kind == 'where':
         step = max(1, dead_end(item, attempt))
         return f'<critique> <step> {step} is wrong </critique>'

@@ -326,7 +326,7 @@ def pretrain(spec: str | BaseSpec, *, out, steps: int | None = None, seed: int |
     """
     spec = _spec_to_train(spec, steps, dry_run)
     seed = spec.seed if seed is None else seed
-    bf16 = spec.bf16 and has_fast_bf16()
+    bf16 = spec.bf16 and has_fast_bf16(device)
     model = new_model(spec, seed=seed).to(device).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=spec.lr, betas=(.9, .95),
                                   weight_decay=spec.weight_decay)
