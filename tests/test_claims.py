@@ -115,7 +115,22 @@ def test_without_a_margin_an_interval_that_starts_at_zero_is_no_failure():
     part = Part(arm='a/b', minus='base', metric='pass@1', predicted='not lower', margin=0.0)
     row = dict(difference=0.1, low=0.0, high=0.2, p_holm=0.001, seeds=5)
     assert part_verdict(part, row) == 'not shown'
-    assert part_verdict(part, {**row, 'low': -0.01}) == 'fails'
+    below = dict(difference=-0.1, low=-0.2, high=-0.01)
+    assert part_verdict(part, row | below) == 'fails'
+
+
+@pytest.mark.parametrize('side, sign', [('not lower', 1), ('not higher', -1)])
+def test_an_interval_that_holds_the_margin_is_on_neither_side_of_it(side, sign):
+    part = Part(arm='a/b', minus='base', metric='pass@1', predicted=side, margin=0.05)
+
+    def verdict(worst, best):
+        low, high = sorted([sign * worst, sign * best])
+        row = dict(difference=(low + high) / 2, low=low, high=high, p_holm=0.001, seeds=5)
+        return part_verdict(part, row)
+
+    assert verdict(-0.3, -0.051) == 'fails'
+    assert verdict(-0.3, -0.049) == verdict(-0.3, -0.05) == 'not shown'
+    assert verdict(-0.049, -0.01) == 'holds'
 
 
 @pytest.mark.parametrize(

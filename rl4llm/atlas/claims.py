@@ -266,9 +266,10 @@ def part_verdict(part, row: dict, alpha: float = 0.05) -> str:
     if row['seeds'] < SEEDS_FOR_VERDICT: return 'no verdict yet'
     excludes_zero = row['p_holm'] < alpha
     if part.predicted.startswith('not '):
-        worst = row['low'] if part.predicted == 'not lower' else -row['high']
+        is_lower = part.predicted == 'not lower'
+        worst, best = (row['low'], row['high']) if is_lower else (-row['high'], -row['low'])
         if worst > -part.margin: return 'holds'
-        return 'fails' if excludes_zero and worst < 0 else 'not shown'
+        return 'fails' if excludes_zero and best < -part.margin else 'not shown'
     if not excludes_zero: return 'not shown'
     sign = {'higher': 1, 'lower': -1}[part.predicted]
     return 'holds' if sign * row['difference'] > 0 else 'fails'
