@@ -43,7 +43,7 @@ demo: .venv/.core ## train a tiny language model by reinforcement learning, here
 lab: .venv/.installed ## open JupyterLab on the first lesson
 	jupyter lab $(LESSON)
 
-bench: .venv/.scale ## speed and memory beside TRL, generate and plain autograd (6 minutes on a quiet machine)
+bench: .venv/.scale ## speed and memory beside TRL, generate and plain autograd (a quarter of an hour on a quiet machine)
 	python -m benchmarks
 
 # -- write

@@ -1,1 +1,4 @@
-"""Speed and memory, side by side with the plain way of doing the same work and with TRL. Run with `make bench` or `python -m benchmarks`."""
+"""Speed and memory beside plain programs of the same work and beside TRL.
+
+Run with `make bench` or `python -m benchmarks`.
+"""

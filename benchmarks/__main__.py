@@ -1,4 +1,8 @@
-"""python -m benchmarks [--out FILE.json]: measure, print a table, write FILE.json and FILE.png. Takes a few minutes; run it on a machine that does nothing else."""
+"""python -m benchmarks [--out FILE.json]: measure, print tables, write FILE.json and FILE.png.
+
+Takes a quarter of an hour; run it on a machine that does nothing else.
+"""
+
 import argparse
 import dataclasses
 import json
@@ -9,15 +13,19 @@ from pathlib import Path
 
 
 def arguments() -> argparse.Namespace:
+    "The options given, with the file that the results go to."
     parser = argparse.ArgumentParser(prog='python -m benchmarks', description=__doc__)
-    parser.add_argument('--out', type=Path, help='where results go (default: runs/benchmarks/DEVICE.json)')
+    place = 'where results go (default: runs/benchmarks/DEVICE.json)'
+    parser.add_argument('--out', type=Path, help=place)
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu', help='where to measure')
     parser.add_argument('--repeat', type=int, help='how many pairs are timed (default 7)')
     parser.add_argument('--quick', action='store_true', help='small sizes, to see that it works')
     args = parser.parse_args()
-    if args.repeat is not None and args.repeat < 1: parser.error(f'--repeat is {args.repeat}, wanted at least 1')
+    if args.repeat is not None and args.repeat < 1:
+        parser.error(f'--repeat is {args.repeat}, wanted at least 1')
     args.out = args.out or Path('runs/benchmarks') / f'{args.device}.json'
-    if args.out.suffix != '.json': parser.error(f'--out is {args.out}, wanted a file name that ends in .json')
+    if args.out.suffix != '.json':
+        parser.error(f'--out is {args.out}, wanted a file name that ends in .json')
     return args
 
 
@@ -28,20 +36,38 @@ def quiet() -> None:
     warnings.simplefilter('ignore')
 
 
-def measure(device: str, repeat: int | None, quick: bool) -> dict:
-    "All results. A part that cannot run here (TRL is not installed) is left out and named in `left_out`."
+def left_out() -> list[str]:
+    "What cannot be measured here, and why."
+    from benchmarks.clock import installed_version
+
+    if installed_version('trl') is not None:
+        return []
+    return [
+        'the training step against TRL: TRL is not installed (the extra [scale] brings it)'
+    ]
+
+
+def measure(device: str, sizes) -> dict:
+    "All results. A part that cannot run here is left out and named in `left_out`."
     from benchmarks import rows
-    from benchmarks.clock import installed_version, machine
-    start, sizes = time.perf_counter(), dataclasses.replace(rows.QUICK if quick else rows.Sizes(), **({'repeat': repeat} if repeat else {}))
-    s, found = rows.setting_for(sizes, device), dict(machine=machine(device), sizes=dataclasses.asdict(sizes), quick=quick, left_out=[])
-    if installed_version('trl') is None: found['left_out'].append("the training step against TRL: TRL is not installed (the extra [scale] brings it)")
-    parts = ([] if found['left_out'] else [rows.step_rows]) + [rows.sampling_rows, rows.update_rows, rows.vocabulary_rows]
+    from benchmarks.clock import machine
+
+    start = time.perf_counter()
+    found = dict(machine=machine(device), sizes=dataclasses.asdict(sizes), left_out=left_out())
+    tiny = rows.setting_for(sizes, device)
+    thinking = rows.setting_for(sizes, device, 'tiny-think-v1', ', thinking')
+    beside = [rows.sampling_rows, rows.update_rows]
+    if not found['left_out']:
+        beside = [rows.step_rows, *beside]
     rate = rows.rates(device)
-    found['rows'] = [row for part in parts for row in part(s)]
+    of_tiny = [row for part in (*beside, rows.vocabulary_rows) for row in part(tiny)]
+    of_thinking = [row for part in beside for row in part(thinking)]
     again = rows.rates(device)
-    found['rates'] = {name: max(rate[name], again[name]) for name in rate}
-    found['floor'] = rows.floor_rows(s, found['rows'], found['rates'])
-    found['growth'] = rows.growth_rows(s)
+    rate = {name: max(rate[name], again[name]) for name in rate}
+    floor = rows.floor_rows(tiny, of_tiny, rate) + rows.floor_rows(thinking, of_thinking, rate)
+    found |= dict(rows=of_tiny + of_thinking, rates=rate, floor=floor)
+    found['times'] = rows.time_rows(thinking, of_thinking)
+    found['growth'] = rows.growth_rows(tiny)
     return found | dict(seconds=round(time.perf_counter() - start, 1))
 
 
@@ -50,14 +76,29 @@ def main():
     quiet()
     if args.device == 'cuda':
         import torch
-        if not torch.cuda.is_available(): raise SystemExit('--device cuda was given, but torch sees no GPU here; leave it out to measure on the CPU.')
-    results = measure(args.device, args.repeat, args.quick)
-    from rl4llm.app.benchmarks import benchmark_table, floor_table, growth_table, plot_benchmark
+
+        if not torch.cuda.is_available():
+            raise SystemExit(
+                '--device cuda was given, but torch sees no GPU here; leave it out to '
+                'measure on the CPU.'
+            )
+    from benchmarks.rows import QUICK, Sizes
+
+    sizes = QUICK if args.quick else Sizes()
+    if args.repeat:
+        sizes = dataclasses.replace(sizes, repeat=args.repeat)
+    results = dict(quick=args.quick, **measure(args.device, sizes))
+    from rl4llm.app import benchmarks as shown
+
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(results, indent=1) + '\n')
-    plot_benchmark(results).savefig(args.out.with_suffix('.png'), dpi=120)
-    for table in (benchmark_table, floor_table, growth_table): print(table(results).to_string(), end='\n\n')
-    print(f"{results['machine']}\n{results['seconds']:.0f} s; results: {args.out}, {args.out.with_suffix('.png')}")
+    picture = args.out.with_suffix('.png')
+    shown.plot_benchmark(results).savefig(picture, dpi=120)
+    tables = (shown.benchmark_table, shown.times_table, shown.floor_table, shown.growth_table)
+    for table in tables:
+        print(table(results).to_string(), end='\n\n')
+    print(f"{results['machine']}\n{results['seconds']:.0f} s; results: {args.out}, {picture}")
 
 
-if __name__ == '__main__': main()
+if __name__ == '__main__':
+    main()

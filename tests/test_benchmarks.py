@@ -15,6 +15,7 @@ from rl4llm.app.benchmarks import (
     headline,
     load_benchmark,
     plot_benchmark,
+    times_table,
 )
 
 TOP = Path(__file__).resolve().parents[1]
@@ -40,6 +41,9 @@ def test_it_runs_and_reports(tmp_path):
         r['ours'] > 0 and r['peer'] > 0 and r['low'] <= r['ratio'] <= r['high']
         for r in results['rows']
     )
+    assert len(times_table(results)) == len(results['times']) > 0
+    assert all(row['seconds'] > 0 for row in results['times'])
+    assert {row['what'].endswith(', thinking') for row in results['rows']} == {True, False}
     assert (
         len(results['growth']) == 3
         and results['rates']['float32'] > 0

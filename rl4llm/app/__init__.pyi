@@ -9,6 +9,7 @@ from .benchmarks import growth_table as growth_table
 from .benchmarks import headline as headline
 from .benchmarks import load_benchmark as load_benchmark
 from .benchmarks import plot_benchmark as plot_benchmark
+from .benchmarks import times_table as times_table
 from .cli import Seed as Seed
 from .cli import Store as Store
 from .cli import app as app
