@@ -43,7 +43,10 @@ def test_one_setting_turns_every_fast_path_off():
         and python(code, RL4LLM_FAST='no', RL4LLM_BF16='yes', RL4LLM_GRAPHS='yes')
         == 'False True True'
     )
-    code = "from rl4llm.core.policy import Policy, has_fast_bf16; print(Policy.load('tiny').bf16 == has_fast_bf16())"
+    code = (
+        "from rl4llm.core.policy import Policy, has_fast_bf16\n"
+        "print(Policy.load('tiny').bf16 == has_fast_bf16())"
+    )
     assert python(code, RL4LLM_BF16='auto') == 'True'
     patched = "import rl4llm.engine.fast_llama as f, rl4llm.engine.fused as g, rl4llm.engine.llama as l, rl4llm.engine.static_decoder as s\nfor m in (f, g, s):\n    for n in m.__all__: setattr(m, n, None)\nl.Decoder = l.prefill = l.hidden_states = None\n"
     patched += "f.is_fast = lambda *a: True\nfrom rl4llm.core.policy import Policy\nfrom rl4llm.tasks import task\np = Policy.load('tiny'); r = p.sample(task('countdown').sample(2, seed=0), 2, seed=0); print(float(p.logprobs(r)[0].sum()) < 0)"
