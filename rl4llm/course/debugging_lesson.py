@@ -77,7 +77,7 @@ def row_logp(policy, ids: Int[Tensor, "n t"]) -> Float[Tensor, "n t"]:
 
 
 def as_tensor(found, device) -> Tensor:
-    "What a part or a check returned as a tensor; it may be an array, a list, or rows in a list."
+    "What a part returned as a tensor; it may be an array, a list, or rows in a list."
     if isinstance(found, (list, tuple)):
         found = torch.stack([torch.as_tensor(row) for row in found])
     return torch.as_tensor(found, device=device)
@@ -197,7 +197,7 @@ class DebugLoop:
 # %% ../../nbs/course/11_debugging_lesson.ipynb #b8ddf474
 @dataclass
 class DebugRun:
-    "A finished run: a row of metrics for each step, its second batch, its last one, its policy."
+    "A finished run: metrics of each step, the second batch, the last one, the policy."
     metrics: pd.DataFrame
     second: DebugBatch
     last: DebugBatch
@@ -224,7 +224,7 @@ def debug_run(parts, policy, task, *, steps: int, prompts: int = 8, group: int =
 
 # %% ../../nbs/course/11_debugging_lesson.ipynb #b17262e3
 def exam(policy, task, *, prompts: int, group: int = 8, seed: int = 99999) -> float:
-    "Share of right responses to problems that are the same for every policy, drawn by `seed`."
+    "Share of right responses to problems that `seed` draws, the same for every policy."
     batch = DebugBatch(Parts(), policy, task, prompts=prompts, group=group, seed=seed)
     return float(pay(batch.scores).mean())
 
@@ -272,7 +272,10 @@ class _Forgotten:
 # %% ../../nbs/course/11_debugging_lesson.ipynb #9f90e2d8
 @dataclass(frozen=True)
 class Exhibit:
-    "A fault: its part, what stands there instead, words for it; its kind if it sits in a mask."
+    """A fault: the part that it sits in, what stands there instead, and words for it.
+
+    kind: of a fault in the mask, prompt, semicolon or early.
+    """
     part: str
     fault: object
     words: str
@@ -363,10 +366,11 @@ def _with_groups(adv, group):
 _ADVANTAGES = [_with_groups([.5, -.5, 0., 0., 1., -.5, -.5], [0, 0, 1, 1, 2, 2, 2]),
                _with_groups([0., .2, 0., 0., -.2], [3, 1, 3, 2, 1]),
                _with_groups([-.1, -.1, .3, 0., -.4, -.2], [0, 0, 0, 1, 2, 2])]
+
+_one_of_many = [0., .3, 0., 0., -.3, 0., -.1, -.1, -.1, .2, 0., 0., 0., .2, 0.]
 _ADVANTAGES += [_with_groups([0., .3, 0., .2, .2, 0., -.002, -.4, 0.],
                              [0, 0, 4, 1, 1, 4, 2, 5, 5]),
-                _with_groups([0., .3, 0., 0., -.3, 0., -.1, -.1, -.1, .2, 0., 0., 0., .2, 0.],
-                             [0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 4, 5, 6, 6, 6])]
+                _with_groups(_one_of_many, [0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 4, 5, 6, 6, 6])]
 
 
 def _by_group(values, group):
@@ -645,8 +649,8 @@ def _strangers(mask, drawn): return _strange(mask, drawn)
 
 # %% ../../nbs/course/11_debugging_lesson.ipynb #c83eaad7
 _NAN = float('nan')
-_SCORES = [(torch.tensor([.5, _NAN, 1., 0.]),), (torch.tensor([1., 0., _NAN, 1.]),),
-           (torch.tensor([_NAN, _NAN, 1., 0., 0.]),)]
+_ROWS_OF_SCORES = [[.5, _NAN, 1., 0.], [1., 0., _NAN, 1.], [_NAN, _NAN, 1., 0., 0.]]
+_SCORES = [(torch.tensor(row),) for row in _ROWS_OF_SCORES]
 
 def _left_nan(scores): return scores * 1
 
