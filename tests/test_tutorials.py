@@ -490,7 +490,12 @@ SLIPS = [
     ('3.2', 'detached', lambda new, old, a, m: -a * (new - old).exp().detach() * m, 'no gradient'),
     ('3.3', 'product', lambda new, old, m: ((new - old) * m).sum(1).exp(), 'product'),
     ('3.3', 'padding', lambda new, old, m: (new - old).mean(1).exp(), 'padding'),
-    ('3.3', 'width', lambda new, old, m: ((new - old) * m).mean(1).exp(), 'divided by the width'),
+    (
+        '3.3',
+        'width',
+        lambda new, old, m: ((new - old) * m).mean(1).exp(),
+        'divided by the width',
+    ),
     (
         '3.4',
         'clip alone',

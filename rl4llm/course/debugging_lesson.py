@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
+from matplotlib.ticker import LogLocator
 from torch import Tensor
 
 # %% ../../nbs/course/11_debugging_lesson.ipynb #c3fc2453
@@ -1008,8 +1009,12 @@ def plot_norms(runs: dict, limit: float = 1.0):
         for (name, run), colour, line in zip(runs.items(), ('blue', 'vermillion'), ('-', '--')):
             ax.plot(run['grad_norm'], line, color=OKABE_ITO[colour], label=name)
         ax.axhline(limit, color='black', lw=1, ls=':')
-        ax.text(len(run) - 1, 1.15 * limit, 'clipped from here on', fontsize=8, ha='right')
+        ax.text(0, 1.15 * limit, 'clipped from here on', fontsize=8)
         ax.set(xlabel='step', ylabel='norm of the gradient', yscale='log')
+        ax.set_ylim(top=max(ax.get_ylim()[1], 2 * limit))
+        ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        ax.yaxis.set_major_formatter('{x:g}')
+        ax.yaxis.set_minor_formatter('{x:g}')
         ax.legend(fontsize=8)
     return figure
 
