@@ -6,8 +6,9 @@ from unittest import mock
 import nbformat, numpy as np, pytest, torch
 from nbclient import NotebookClient
 import rl4llm.advantages
+from rl4llm import Policy, task
 from rl4llm.core.rollouts import group_mean
-from rl4llm.course.debugging_lesson import EXHIBITS, reveal
+from rl4llm.course.debugging_lesson import EXHIBITS, DebugBatch, Parts, note, reveal, reveal_masks
 from rl4llm.course.exercises import EXERCISES, check_answer, load_exercises, review_answer
 
 TOP = Path(__file__).resolve().parents[1]
@@ -603,6 +604,8 @@ SLIPS = [
         lambda a, g: np.mean([a[g == k].sum().abs().item() > 1e-6 for k in g.unique()]),
         'add up to 0',
     ),
+    ('7.1', 'all', lambda a, g: np.mean([bool(a[g == k].all()) for k in g.unique()]), 'any of'),
+    ('7.1', 'first', lambda a, g: np.mean([bool(a[g == k][0]) for k in g.unique()]), 'first row'),
     ('7.2', 'sign', lambda b, a, right, m: change_of(a, b, right, m), 'sign'),
     ('7.2', 'mask', lambda b, a, right, m: change_of(b, a, right, m >= 0), 'filling'),
     ('7.2', 'divided', lambda b, a, right, m: change_of(b * m, a * m, right, m >= 0), 'filling'),
@@ -618,13 +621,16 @@ SLIPS = [
     ),
     ('7.4', 'counts', lambda m, d: (m.sum() - d.sum()).abs() / d.sum(), 'cancel'),
     ('7.4', 'one side', lambda m, d: (m & ~d).sum() / d.sum(), 'drawn and not'),
+    ('7.5', 'a flag', lambda s: s == 1, 'below 1'),
+    ('7.5', 'sign', lambda s: (s > 0).float(), 'half a point'),
     ('7.5', 'compared with nan', lambda s: torch.where(s == math.nan, 0.0, s), 'isnan'),
     ('7.5', 'dropped', lambda s: s[~torch.isnan(s)], 'dropped rows'),
     ('7.6', 'signed', lambda new, old, m: (new - old)[m].mean(), 'cancel'),
     ('7.6', 'padding', lambda new, old, m: (old - new).abs().mean(), 'outside the mask'),
     ('7.7', 'sign', lambda a, m: a[:, None] * m / m.sum(), 'sign'),
     ('7.7', 'row means', lambda a, m: -a[:, None] * m / m.sum(1)[:, None] / len(m), 'row means'),
-    ('7.8', 'updates', 8, 'pieces'),
+    ('7.8', 'updates', 4, 'pieces'),
+    ('7.8', 'rows of a device', 64, 'rows'),
     ('7.8', 'one epoch', 16, 'epoch'),
     ('7.9', 'own mean', lambda v, m, w: v[m].mean(), 'mean of the piece'),
     ('7.9', 'rows', lambda v, m, w: v[m].mean() * len(m) / len(w), 'share of the rows'),
@@ -717,6 +723,14 @@ def in_groups(g, r, divisor, groups=None):
 # answers that are no listed mistake and agree with one on a case or two
 NEAR_MISSES = [
     ('7.2', 'medians', lambda b, a, right, m: (a - b)[right].median() - (a - b)[~right].median()),
+    ('7.1', 'last row', lambda a, g: np.mean([bool(a[g == k][-1]) for k in g.unique()])),
+    (
+        '7.1',
+        'large ones',
+        lambda a, g: np.mean([bool((a[g == k].abs() > 0.15).any()) for k in g.unique()]),
+    ),
+    ('7.5', 'turned round', lambda s: 1 - s.nan_to_num()),
+    ('7.6', 'one too many', lambda new, old, m: (new - old)[m].abs().sum() / (m.sum() + 1)),
     ('7.6', 'root of squares', lambda new, old, m: (new - old)[m].square().mean().sqrt()),
     ('2.8', 'plug-in, not taken from 1', lambda n, c, k: (1 - c / n) ** k),
     ('2.2', 'divided by the mean', lambda r, g: in_groups(g, r, lambda own: own.mean())),
@@ -890,8 +904,45 @@ def test_an_exhibit_stays_closed_until_there_is_a_guess(capsys):
         assert found.words not in capsys.readouterr().out
         reveal(letter, found.part)
         assert 'Yes' in (said := capsys.readouterr().out) and 'def ' in said
-        reveal(letter, 'draw')
-        assert f'it is the {found.part}' in capsys.readouterr().out
+        reveal(letter, 'mean' if found.part != 'mean' else 'Mask ')
+        assert 'No, not m' in (said := capsys.readouterr().out)
+        assert f'it is the {found.part}' in said
+
+
+@pytest.mark.parametrize('guess', ['', 'draw', 'rewards', 'the mask', 0.3, torch.ones(2), ['mask']])
+def test_what_names_no_part_opens_no_case(guess, capsys):
+    for letter, found in EXHIBITS.items():
+        reveal(letter, guess)
+        note(letter, guess)
+        reveal_masks({letter: guess})
+        said = capsys.readouterr().out
+        assert 'write a guess first' in said and found.words not in said and 'def ' not in said
+
+
+def test_a_guess_is_noted_without_a_verdict(capsys):
+    for letter, found in EXHIBITS.items():
+        note(letter, f' {found.part.upper()}')
+        right = capsys.readouterr().out
+        note(letter, 'old' if found.part != 'old' else 'mean')
+        wrong = capsys.readouterr().out
+        assert found.part in right and right.split(':')[0] == wrong.split(':')[0]
+
+
+def test_the_kind_of_a_mask_is_guessed_one_by_one(capsys):
+    reveal_masks({'C': 'Prompt', 'D': 'early'})
+    c, d, e = re.split(r'^Exhibit (?=[DE])', capsys.readouterr().out, flags=re.MULTILINE)
+    assert 'Yes' in c and 'No, not early' in d and 'write a guess first' in e
+
+
+@pytest.mark.parametrize('form', [list, np.asarray, torch.Tensor.float, lambda rows: rows.tolist()])
+def test_a_part_may_return_rows_in_any_form(form):
+    policy = Policy.load('tiny', device='cpu')
+    right = Parts()
+    parts = Parts(reward=lambda s: form(right.reward(s)), mask=lambda *a: form(right.mask(*a)))
+    batch, same = (
+        DebugBatch(p, policy, task('countdown'), prompts=2, group=2, seed=0) for p in (parts, right)
+    )
+    assert torch.equal(batch.rewards, same.rewards) and torch.equal(batch.mask, same.mask)
 
 
 @every_lesson

@@ -18,10 +18,13 @@ from .debugging_lesson import DebugRun as DebugRun
 from .debugging_lesson import EXHIBITS as EXHIBITS
 from .debugging_lesson import Exhibit as Exhibit
 from .debugging_lesson import Parts as Parts
+from .debugging_lesson import as_tensor as as_tensor
 from .debugging_lesson import debug_run as debug_run
+from .debugging_lesson import exam as exam
 from .debugging_lesson import exhibit as exhibit
 from .debugging_lesson import masks_picture as masks_picture
 from .debugging_lesson import minus_mean as minus_mean
+from .debugging_lesson import note as note
 from .debugging_lesson import old_logp as old_logp
 from .debugging_lesson import order_of_looking as order_of_looking
 from .debugging_lesson import parts_picture as parts_picture
@@ -35,6 +38,7 @@ from .debugging_lesson import plot_range as plot_range
 from .debugging_lesson import read_by as read_by
 from .debugging_lesson import response_mask as response_mask
 from .debugging_lesson import reveal as reveal
+from .debugging_lesson import reveal_masks as reveal_masks
 from .debugging_lesson import row_logp as row_logp
 from .debugging_lesson import scores_of as scores_of
 from .debugging_lesson import token_mean as token_mean
