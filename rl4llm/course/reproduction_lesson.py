@@ -270,9 +270,11 @@ _THREE = torch.tensor([3., 10., 30.])
 _TRIED = [(torch.tensor([[[.2, .3], [.3, .2], [.1, .2]], [[.1, .1], [.2, .2], [.1, .4]]]), _THREE),
           (torch.tensor([[[.1, .1], [.3, .3], [.0, .5]], [[.4, .4], [.2, .2], [.5, .1]],
                          [[.1, .3], [.2, .2], [.3, .3]]]), _THREE),
-          (torch.tensor([[[.3], [.2]], [[.1], [.4]]]), torch.tensor([1., 5.])),
-          (torch.tensor([[[.3, .3, .0], [.25, .25, .25]], [[.1, .1, .1], [.4, .0, .4]]]),
-           torch.tensor([1., 5.]))]
+          (torch.tensor([[[.3], [.2]], [[.1], [.4]]]), torch.tensor([1., 5.]))]
+
+_THREE_SEEDS = [[[.3, .3, .0], [.25, .25, .25]], [[.1, .1, .1], [.4, .0, .4]]]
+
+_TRIED.append((torch.tensor(_THREE_SEEDS), torch.tensor([1., 5.])))
 
 def _first_best(values, rates): return rates[np.asarray(values).argmax(1)]
 
@@ -465,8 +467,9 @@ def t_quantiles(most: int = 4000):
     known = stdtrit(np.arange(1, most), .975)
     return torch.tensor(np.concatenate([[np.inf, np.inf], known])).float()
 
-_PLANNED = [(.5, .9, t_quantiles()), (.2, .3, t_quantiles()), (.3, .8, t_quantiles()),
-            (1., .05, t_quantiles())]
+_SIZES = ((.5, .9), (.2, .3), (.3, .8), (1., .6))       # effect and scatter
+
+_PLANNED = [(*sizes, t_quantiles()) for sizes in _SIZES]
 
 def _first_below(widths, effect: float) -> int:
     "The first number of seeds whose half-width is at most `effect`."
@@ -525,6 +528,8 @@ _seeds_hints = {
     _five_or_more:
         'You never say less than five. That is what a verdict of the library takes; here the '
         'least n from 2 on is wanted.',
+}
+_seeds_hints |= {
     _no_root_of_n:
         'You divided by n. The error of a mean falls with the root of n.',
     _whole_width:
@@ -604,6 +609,8 @@ _holm_hints = {
     _false_discovery:
         'That is the correction of Benjamini and Hochberg. It bounds the share of false findings '
         'and not the chance of a single one.',
+}
+_holm_hints |= {
     _step_up:
         'You took running minima from the largest down. Holm takes running maxima from the '
         'smallest up.',
@@ -660,7 +667,8 @@ def _wrong_way(*part): return -_judge(*part)
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #96f42c53
 def _margin_left_out(low, high, p, margin): return _judge(low, high, p, 0 * margin)
 
-def _margin_for_all(low, high, p, margin): return _judge(low, high, p, margin.clamp(min=.05))
+def _margin_for_all(low, high, p, margin):
+    return _judge(low, high, p, margin.clamp(min=.05))
 
 def _margin_of_five(low, high, p, margin):
     return _judge(low, high, p, torch.where(margin > 0, .05, 0.))
@@ -670,27 +678,27 @@ def _margin_above(low, high, p, margin):
     return _combine(holds, _failed(low, high, p, margin))
 
 def _margin_and_sure(low, high, p, margin):
-    part = low, high, p, margin
-    return _combine(_held(*part) & (p < .05), _failed(*part))
+    holds = _held(low, high, p, margin) & (p < .05)
+    return _combine(holds, _failed(low, high, p, margin))
 
 def _sign_alone(low, high, p, margin): return _middle(low, high).sign()
 
 def _by_interval(low, high, p, margin): return _judge(low, high, 0 * p, margin)
 
 def _strict_by_interval(low, high, p, margin):
-    return _combine(_held(low, high, 0 * p, margin), _failed(low, high, p, margin))
+    holds = _held(low, high, 0 * p, margin)
+    return _combine(holds, _failed(low, high, p, margin))
 
 def _fails_by_interval(low, high, p, margin):
     return _combine(_held(low, high, p, margin), high < -margin)
 
 def _not_held_is_failure(low, high, p, margin):
-    part = low, high, p, margin
-    below = torch.where(margin > 0, ~_held(*part), _failed(*part))
-    return _combine(_held(*part), below)
+    holds = _held(low, high, p, margin)
+    return _combine(holds, torch.where(margin > 0, ~holds, _failed(low, high, p, margin)))
 
-def _below_zero_fails(*part):
-    low, high, p, margin = part
-    return _combine(_held(*part), ~_held(*part) & (p < .05) & (high < 0))
+def _below_zero_fails(low, high, p, margin):
+    holds = _held(low, high, p, margin)
+    return _combine(holds, ~holds & (p < .05) & (high < 0))
 
 def _sure_first(low, high, p, margin):
     fails = (p < .05) & (high < 0)
@@ -700,9 +708,8 @@ def _middle_in_margin(low, high, p, margin):
     return _judge(torch.where(margin > 0, _middle(low, high), low), high, p, margin)
 
 def _middle_beyond(low, high, p, margin):
-    part = low, high, p, margin
-    beyond = ~_held(*part) & (p < .05) & (_middle(low, high) < -margin)
-    return _combine(_held(*part), beyond)
+    holds = _held(low, high, p, margin)
+    return _combine(holds, ~holds & (p < .05) & (_middle(low, high) < -margin))
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #490b7d75
 _judge_hints = {
@@ -767,8 +774,7 @@ _judge_hints |= {
           praise='three words and no adjectives. The sentence about a paper is now a function of '
                  'its data, and changes when they do.')
 def _judge(low, high, p, margin):
-    part = low, high, p, margin
-    return _combine(_held(*part), _failed(*part))
+    return _combine(_held(low, high, p, margin), _failed(low, high, p, margin))
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #42896fe1
 _STATIONS = {'abstract': 'what can\nbe false?', 'claim': 'metric, sign,\nsmallest effect',
@@ -816,7 +822,7 @@ def plot_redistribution(names, before, cases: dict):
 
 
 def _draw_step(row, before, after) -> None:
-    "Two panels: probabilities before and after, and the factors; what fell in another colour."
+    "Two panels: probabilities before and after a step, and the factors between."
     places = np.arange(len(before))
     inks = [OKABE_ITO['vermillion' if new < old else 'blue'] for old, new in zip(before, after)]
     left, right = row
@@ -1318,9 +1324,10 @@ def _what_is_open(row: dict) -> str:
     if row['low'] <= 0 <= row['high']:
         return 'Anything inside that interval is compatible with the runs, zero included.'
     if row['p_holm'] >= 0.05:
-        return f"The interval excludes zero, but not after the correction (p = {row['p_holm']:.3f})."
-    return (f"The interval excludes zero and holds the margin of {row['margin']:g}: by how much "
-            'the arm is worse is open.')
+        corrected = f"p = {row['p_holm']:.3f}"
+        return f'The interval excludes zero, but not after the correction ({corrected}).'
+    return (f"The interval excludes zero and holds the margin of {row['margin']:g}: on which side "
+            'of that the difference lies is open.')
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #50d8ddd3
 def untried_papers() -> pd.DataFrame:
