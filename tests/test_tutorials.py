@@ -657,8 +657,25 @@ SLIPS = [
     ('8.6', 'two errors', lambda e, s, t: math.ceil((1.96 * s / e) ** 2), '1.96'),
     ('8.7', 'Bonferroni', lambda p: (p * len(p)).clamp(max=1), 'smallest'),
     ('8.7', 'falls', lambda p: (p * (len(p) - p.argsort().argsort())).clamp(max=1), 'fall'),
-    ('8.8', 'no third word', lambda d, w, p, m: torch.where(w > -m, 1, -1), ''),
-    ('8.8', 'sign alone', lambda d, w, p, m: d.sign(), 'Luck'),
+    ('8.1', 'three measured', 'c, d, g', 'benchmark'),
+    (
+        '8.8',
+        'no third word',
+        lambda low, high, p, m: torch.where(
+            torch.where(m > 0, low > -m, (p < 0.05) & (low > 0)), 1, -1
+        ),
+        'third word',
+    ),
+    (
+        '8.8',
+        'below zero fails',
+        lambda low, high, p, m: (
+            torch.where(m > 0, low > -m, (p < 0.05) & (low > 0)).int()
+            - ((low <= -m) & (p < 0.05) & (high < 0)).int()
+        ),
+        'not yet beyond the margin',
+    ),
+    ('8.8', 'sign alone', lambda low, high, p, m: (low + high).sign(), 'Luck'),
 ]
 
 

@@ -124,11 +124,17 @@ def _holds_numbers(array) -> bool:
     return array.dtype.kind == 'O' and all(isinstance(x, Real) for x in array.flat)
 
 # %% ../../nbs/course/00_exercises.ipynb #c274553f
-def _as_names(answer):
-    "An answer as a set of names; what holds no names is left as it is."
-    if isinstance(answer, str): return set(answer.replace(',', ' ').split())
+def _as_names(answer, known=frozenset()):
+    """An answer as a set of names; what holds no names is left as it is.
+
+    known: the names in question. Where these are single capitals, 'cd' stands for C and D.
+    """
+    if isinstance(answer, str):
+        answer = answer.replace(',', ' ').split()
     if type(answer) not in (set, frozenset, list, tuple): return answer
-    return {getattr(x, '__name__', x) if callable(x) else str(x) for x in answer}
+    names = {getattr(x, '__name__', x) if callable(x) else str(x) for x in answer}
+    return {one for name in names
+            for one in (name.upper() if set(name.upper()) <= known else [name])}
 
 # %% ../../nbs/course/00_exercises.ipynb #e0e24521
 def _alone(answer):
@@ -433,7 +439,8 @@ def review_answer(name: str | float, answer) -> Reply:
     if _is_blank(answer): return Reply(None, ex.ask)
     if bool(ex.cases) != callable(answer): return Reply(False, _wrong_kind(ex))
     if not ex.cases:
-        answer = _as_names(answer) if isinstance(ex.solution(), set) else _alone(answer)
+        is_names = isinstance(ex.solution(), set)
+        answer = _as_names(answer, _known_names(ex)) if is_names else _alone(answer)
     try:
         got = _outcomes(ex, answer)
     except _Unreadable as what:
