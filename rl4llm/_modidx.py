@@ -5412,6 +5412,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'rl4llm.studies.probes._of_study': ('studies/probes.html#_of_study', 'rl4llm/studies/probes.py'),
                                        'rl4llm.studies.probes._probe_draws': ( 'studies/probes.html#_probe_draws',
                                                                                'rl4llm/studies/probes.py'),
+                                       'rl4llm.studies.probes._processor': ('studies/probes.html#_processor', 'rl4llm/studies/probes.py'),
                                        'rl4llm.studies.probes._stored_batches': ( 'studies/probes.html#_stored_batches',
                                                                                   'rl4llm/studies/probes.py'),
                                        'rl4llm.studies.probes.changed_probes': ( 'studies/probes.html#changed_probes',

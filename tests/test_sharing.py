@@ -194,7 +194,7 @@ def test_the_interval_is_that_of_a_t_test():
     one = Evaluation(
         step=0, task='t', keys=('a',), num_samples=np.array([4]), num_correct=np.array([2])
     )
-    assert pass_interval(one, 1) == (0.5, 0.0, 1.0)
+    assert pass_interval(one, 1) == pytest.approx((0.5, 0.0, 1.0))
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def reference(item, text):
         plain = re.sub(
             r'\*\*|__|`|\$|\\[()\[\]]|\\(boxed|text|textbf|mathbf|mathrm)\{|[}#]', '', text
         )
-        return plain.rpartition('=')[2].strip('*_ \t\n').rstrip('. ').strip('*_ ') == str(x)
+        return plain.rpartition('=')[2].strip('*_ \t\r\n\f\v').rstrip('. ').strip('*_ ') == str(x)
     if item.task == 'sat':
         k, clauses = item.data
         words = re.sub(r'!', ' ! ', text.replace(',', ' ')).split()

@@ -181,7 +181,7 @@ def test_later_updates_of_a_generation_know_the_old_policy(name, tmp_path):
         rollouts = trainer.generated.rows
         seen = dict(start=start, weights=weights, rows=rows)
         loss, wanted = expected(made, rollouts, **seen)
-        assert abs(sum(losses[2 * number : 2 * number + 2]) - loss) < 1e-5
+        assert sum(losses[2 * number : 2 * number + 2]) == pytest.approx(loss, rel=1e-5, abs=1e-5)
         assert gap(gradient, wanted) < FLOAT32
         _, blind = expected(made, rollouts, **seen, old=False)
         assert (gap(gradient, blind) > 1e-3) == (number > 0)
@@ -371,7 +371,8 @@ def test_redraws_have_loss_and_gradient_of_the_pipeline(tmp_path):
     trainer, steps, losses = trained(made, tmp_path, start=start, redraws=10)
     assert trainer.state.log_history[0]['redraws'] > 0
     loss, gradient = expected(made, trainer.generated.rows, start=start, weights=steps[0][0])
-    assert abs(sum(losses) - loss) < 1e-5 and gap(steps[0][1], gradient) < FLOAT32
+    assert sum(losses) == pytest.approx(loss, rel=1e-5, abs=1e-5)
+    assert gap(steps[0][1], gradient) < FLOAT32
 
 
 def test_redraws_end_and_what_stays_empty_is_counted(tmp_path):

@@ -7,7 +7,8 @@ __all__ = ['SEED', 'probe_recipe', 'checksum', 'probe_steps', 'probe', 'probe_na
            'changed_probes', 'store_probes', 'StoredResult', 'stored_results', 'renew']
 
 # %% ../../nbs/studies/04_probes.ipynb #7bfc3d8b
-import dataclasses, functools, math, warnings, zlib
+import dataclasses, functools, math, platform, warnings, zlib
+from pathlib import Path
 from typing import NamedTuple
 
 # %% ../../nbs/studies/04_probes.ipynb #3408c7cd
@@ -120,12 +121,23 @@ def _moved(model, before: list) -> dict:
     return dict(direction=sum(checksum(m, f'weight {i}') for i, m in enumerate(moves)), size=size)
 
 # %% ../../nbs/studies/04_probes.ipynb #85d08478
+def _processor() -> str:
+    "What rounding depends on: the instructions that torch uses, and the model of the processor."
+    model = platform.processor()
+    facts = Path('/proc/cpuinfo')
+    if facts.exists():
+        lines = [line.partition(':') for line in facts.read_text().splitlines()]
+        known = {name.strip(): value.strip() for name, _, value in lines}
+        model = ' '.join(known.get(name, '') for name in ('vendor_id', 'cpu family', 'model'))
+    return f'{get_cpu_capability()}, {model}'
+
+
 def probe(name: str, **changes) -> dict:
     "The probe of a recipe, with `changes` to its fields."
     made = probe_recipe(name, **changes)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')    # so few rows may all be left out
-        return dict(cpu=get_cpu_capability(), draws=_probe_draws(made), steps=probe_steps(made))
+        return dict(cpu=_processor(), draws=_probe_draws(made), steps=probe_steps(made))
 
 # %% ../../nbs/studies/04_probes.ipynb #462b1449
 def probe_names() -> dict[str, tuple]:
@@ -165,7 +177,7 @@ def is_close(a, b, tolerance: float = 1e-6) -> bool:
 def stands(found: dict, stored: dict) -> bool:
     """Whether a probe made here gives the stored numbers.
 
-    To a part in a million on the same kind of processor, else to a part in ten thousand.
+    To a part in a million on the same model of processor, else to a part in ten thousand.
     """
     tolerance = 1e-6 if found['cpu'] == stored['cpu'] else 1e-4
     return all(is_close(found[part], stored[part], tolerance) for part in ('draws', 'steps'))
