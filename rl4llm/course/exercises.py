@@ -314,12 +314,14 @@ def _first_text(ex: Exercise, case, mine, wanted) -> str | None:
     "The first text that was judged differently; None without a verdict for each text."
     texts, *others = case
     if not _are_texts(texts) or mine.shape != (len(texts),): return None
-    first = int(np.argwhere(~np.isclose(mine, wanted, equal_nan=True))[0, 0])
+    differs = ~np.isclose(mine, wanted, rtol=1e-4, atol=1e-5)
+    if not differs.any(): return None
+    first = int(differs.argmax())
+    gives, should = _two_texts(mine[first], wanted[first])
     names = list(inspect.signature(ex.solution).parameters)[1:]
     given = ', '.join(f"{name} = {_given(x)}" for name, x in zip(names, others))
     among = f" among {len(texts)} texts, with {given}," if given else f" among {len(texts)} texts"
-    return (f"For {texts[first]!r}{among} your function gives {_text(mine[first])}, "
-            f"wanted {_text(wanted[first])}.")
+    return f"For {texts[first]!r}{among} your function gives {gives}, wanted {should}."
 
 # %% ../../nbs/course/00_exercises.ipynb #1f3bfc06
 def _difference(ex: Exercise, got: _Outcome, want: _Outcome, wrong: int) -> str:

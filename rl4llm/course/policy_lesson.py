@@ -573,16 +573,29 @@ def _one_hand(texts, numbers, target):
     return torch.tensor([float(_follow(text, hand) == [target]) for text in texts])
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #9e429da3
-_not_in_hand = ('With your judge a step may take a number that is not in hand. Refuse the text '
-                'where an operand is missing, and do not just pass it over.')
-_judge_hints |= dict.fromkeys([_nobody_asked, _only_a, _only_b, _b_before_a], _not_in_hand)
+_judge_hints |= {
+    _nobody_asked:
+        'With your judge a step may take numbers that are not in hand. Refuse the text where an '
+        'operand is missing, and do not just pass it over.',
+    _only_a:
+        'With your judge b may be a number that is not in hand. Refuse the text then, as you do '
+        'where a is missing.',
+    _only_b:
+        'With your judge a may be a number that is not in hand. Refuse the text then, as you do '
+        'where b is missing.',
+    _b_before_a:
+        'With your judge a may be missing from the hand, also when b has just taken the last one '
+        'of its kind. Refuse the text then, as you do where b is missing.',
+}
+_rest = {'': '.', '/': ', and a step with / is wrong.'}
 _judge_hints |= {
     _believing(ops + more): f'Your judge does not check the steps with {" and ".join(ops)}: there '
-                            'too c must be a op b.'
-    for ops in ('+', '-', '*', '+-', '+*', '-*') for more in ('', '/')}
+                            f'too c must be a op b{_rest[more]}'
+    for ops in ('+', '-', '*', '+-', '+*', '-*') for more in _rest}
 _judge_hints |= {
-    _with_distances(ops): 'Your judge lets 8 - 10 = 2 pass. A difference is a - b as it stands '
-                          'there, and not its distance from 0.' for ops in ('-', '-/')}
+    _with_distances('-' + more): 'Your judge lets 8 - 10 = 2 pass. A difference is a - b as it '
+                                 f'stands there, not its distance from 0{_rest[more]}'
+    for more in _rest}
 _judge_hints |= {
     _quotients:
         'Your judge lets a step with / pass. Only + - * are allowed: another op makes the step '
