@@ -952,9 +952,8 @@ def plot_temperature(bars: dict, curve: dict):
         for n, (T, (words, p)) in enumerate(bars.items()):
             places = [x + width * n for x in range(len(words))]
             left.bar(places, p, width=width, color=shades[n % 4], label=f'T = {T:g}')
-        middle = width * (len(bars) - 1) / 2
-        left.set(xlabel='first token', ylabel='probability', xticklabels=words,
-                 xticks=[x + middle for x in range(len(words))])
+        middles = [x + width * (len(bars) - 1) / 2 for x in range(len(words))]
+        left.set(xlabel='first token', ylabel='probability', xticks=middles, xticklabels=words)
         left.legend(fontsize=8)
         right.plot(list(curve), list(curve.values()), color=OKABE_ITO['blue'])
         right.axvline(1, color='black', ls='--', lw=1)
