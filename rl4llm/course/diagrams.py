@@ -193,7 +193,7 @@ def group_diagram(rewards, *, baseline: float | None = None, name: str = 'mean o
     level = sum(rewards) / len(rewards) if baseline is None else baseline
     page = Diagram(1.4 + 1.0 * len(rewards), 2.2)
     page.words(0.62, 1.8, 'reward', size=8)
-    page.words(0.62, 0.45, f'minus {level:.2g},\nthe {name}', size=8)
+    page.words(0.62, 0.45, f'minus {level:.3g},\nthe {name}', size=8)
     for n, reward in enumerate(rewards):
         x = 1.7 + n
         advantage = reward - level
@@ -201,7 +201,7 @@ def group_diagram(rewards, *, baseline: float | None = None, name: str = 'mean o
         page.box(f'$y_{{{n + 1}}}$', x, 1.25, width=0.6, height=0.45)
         page.words(x, 1.8, f'{reward:g}')
         page.arrow((x, 1.0), (x, 0.68), colour=colour)
-        page.words(x, 0.45, f'{advantage:+.2f}', colour=colour, weight='bold')
+        page.words(x, 0.45, f'{advantage:+.3g}', colour=colour, weight='bold')
     return page.figure
 
 # %% ../../nbs/course/04_diagrams.ipynb #14669e54

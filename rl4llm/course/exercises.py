@@ -145,7 +145,6 @@ def _alone(answer):
     flat = answer.reshape(-1)
     return flat[0] if len(flat) == 1 else answer
 
-
 # %% ../../nbs/course/00_exercises.ipynb #a08da795
 class _Unreadable(Exception):
     "What a function returned does not make one array of numbers."
@@ -298,21 +297,47 @@ def _two_texts(got, want) -> tuple[str, str]:
 def _arguments(ex: Exercise, case) -> str:
     "The arguments of a case by name: 'rewards = [1, 0], group = [0, 0]'."
     names = inspect.signature(ex.solution).parameters
-    return ', '.join(f"{name} = {_text(_array(x))}" for name, x in zip(names, case))
+    return ', '.join(f"{name} = {_given(x)}" for name, x in zip(names, case))
+
+
+def _given(x) -> str:
+    "An argument, briefly."
+    if _are_texts(x) and len(x) > 4: return f"a list of {len(x)} texts"
+    return _text(_array(x))
+
+
+def _are_texts(x) -> bool:
+    "Whether an argument is a list of texts."
+    return type(x) is list and all(isinstance(text, str) for text in x)
 
 # %% ../../nbs/course/00_exercises.ipynb #19fc14e3
 def _sentence(words: str) -> str:
     "Words that begin with a small letter as a sentence."
     return f"{words[:1].upper()}{words[1:]}"
 
+# %% ../../nbs/course/00_exercises.ipynb #b4506af6
+def _first_text(ex: Exercise, case, mine, wanted) -> str | None:
+    "The first text that was judged differently; None without a verdict for each text."
+    texts, *others = case
+    if not _are_texts(texts) or mine.shape != (len(texts),): return None
+    differs = ~np.isclose(mine, wanted, rtol=1e-4, atol=1e-5)
+    if not differs.any(): return None
+    first = int(differs.argmax())
+    gives, should = _two_texts(mine[first], wanted[first])
+    names = list(inspect.signature(ex.solution).parameters)[1:]
+    given = ', '.join(f"{name} = {_given(x)}" for name, x in zip(names, others))
+    among = f" among {len(texts)} texts, with {given}," if given else f" among {len(texts)} texts"
+    return f"For {texts[first]!r}{among} your function gives {gives}, wanted {should}."
+
 # %% ../../nbs/course/00_exercises.ipynb #1f3bfc06
 def _difference(ex: Exercise, got: _Outcome, want: _Outcome, wrong: int) -> str:
     "What the answer gave and what was wanted, on the case where they part."
-    if not ex.cases:
-        return f"{_text(got.value)} is not it. {ex.otherwise or _sentence(ex.ask)}"
-    where = f"For {_arguments(ex, ex.cases[wrong])} your function gives"
     mine = got.value
     wanted = want.value
+    if not ex.cases:
+        said = _two_texts(mine, wanted)[0] if mine.shape == wanted.shape else _text(mine)
+        return f"{said} is not it. {ex.otherwise or _sentence(ex.ask)}"
+    where = f"For {_arguments(ex, ex.cases[wrong])} your function gives"
     if mine.shape != wanted.shape:
         wanted_shape = str(wanted.shape) if wanted.shape else 'a single number, shape ()'
         told = f"{where} shape {mine.shape}, wanted {wanted_shape}."
@@ -324,6 +349,8 @@ def _difference(ex: Exercise, got: _Outcome, want: _Outcome, wrong: int) -> str:
         mine = got.gradient
         wanted = want.gradient
     if mine.dtype.kind != wanted.dtype.kind: return f"{where} words, wanted numbers."
+    of_a_text = _first_text(ex, ex.cases[wrong], mine, wanted)
+    if of_a_text: return of_a_text
     told = "{} {}, wanted {}.".format(where, *_two_texts(mine, wanted))
     in_order = mine.ndim == 1 and _same(np.sort(mine), np.sort(wanted))
     if not in_order: return told
@@ -361,12 +388,30 @@ def _own_line(answer, error) -> str:
     if not frames: return ''
     return f", in your line `{linecache.getline(file, frames[-1].lineno).strip()}`"
 
+# %% ../../nbs/course/00_exercises.ipynb #89dc1cae
+def _raises(ex: Exercise, answer, case) -> bool:
+    "Whether a function raises on a case."
+    try:
+        _outcome(ex, answer, case)
+    except Exception:
+        return True
+    return False
+
+
+def _raising_case(ex: Exercise, answer):
+    "The first case on which a function raises; of several texts the first one, alone."
+    case = next((case for case in ex.cases if _raises(ex, answer, case)), ex.cases[0])
+    texts, *others = case
+    if not _are_texts(texts): return case
+    alone = [([text], *others) for text in texts]
+    return next((one for one in alone if _raises(ex, answer, one)), case)
+
 # %% ../../nbs/course/00_exercises.ipynb #73ec9e86
 def _raised(ex: Exercise, answer, error) -> str:
     "What an exception in the reader's function was, and in which line of it."
     what = f"{type(error).__name__}: {error}{_own_line(answer, error)}"
     called = f"f{inspect.signature(ex.solution)}"
-    given = _arguments(ex, ex.cases[0])
+    given = _arguments(ex, _raising_case(ex, answer))
     return f"Your function stopped with {what}. It is called as {called}, here with {given}."
 
 # %% ../../nbs/course/00_exercises.ipynb #129280e5
@@ -508,17 +553,41 @@ def check_answer(name: str | float, answer) -> None:
     if reply.right is not None and not settings().dry_run:
         keep_answer(str(name), reply.right)
 
+# %% ../../nbs/course/00_exercises.ipynb #42bdf2a8
+def _tensor(result, dtype, device):
+    "A result as a tensor of that kind; a list of tensors keeps its gradient."
+    if torch.is_tensor(result): return result
+    if type(result) in (list, tuple) and any(map(torch.is_tensor, result)):
+        return torch.stack([torch.as_tensor(x, device=device) for x in result])
+    return torch.as_tensor(np.asarray(result), dtype=dtype, device=device)
+
+
+def _giving_tensors(ex: Exercise, answer):
+    "A right answer; if it gives lists or arrays where the reference gives tensors, tensors."
+    tried = [[solution(*copy.deepcopy(case)) for solution in (answer, ex.solution)]
+             for case in ex.cases]
+    wanted = [reference for _, reference in tried]
+    if not all(map(torch.is_tensor, wanted)) or all(torch.is_tensor(mine) for mine, _ in tried):
+        return answer
+
+    @functools.wraps(answer)
+    def in_tensors(*arguments):
+        given = [x for x in arguments if torch.is_tensor(x)] or wanted
+        dtype = next((x.dtype for x in given if x.is_floating_point()), wanted[0].dtype)
+        return _tensor(answer(*arguments), dtype, given[0].device)
+    return in_tensors
+
 # %% ../../nbs/course/00_exercises.ipynb #97a9a28a
 def yours_or_reference(name: str | float, answer):
     """`answer` if it is right for exercise `name`, else the reference; says which one.
 
-    Raises ValueError for an unknown exercise.
+    A function gives tensors wherever the reference does. Raises ValueError for an unknown exercise.
     """
+    ex = exercise_named(name)
     if review_answer(name, answer).right:
         print(f"Exercise {name}: what follows runs with your own answer.")
-        return answer
+        return _giving_tensors(ex, answer) if ex.cases else answer
     print(f"Exercise {name} is open, so what follows runs with the reference.")
-    ex = exercise_named(name)
     return ex.solution if ex.cases else ex.solution()
 
 # %% ../../nbs/course/00_exercises.ipynb #a3fb717c

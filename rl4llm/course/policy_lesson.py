@@ -119,6 +119,10 @@ def _lengths(y, eos): return (_ends_before(y, eos) == 0).float().sum(1)
 
 def _up_to_the_second(y, eos): return ((y == eos).cumsum(1) <= 1).float()
 
+def _up_to_argmax(y, eos):
+    first_end = (y == eos).long().argmax(1, keepdim=True)
+    return (torch.arange(y.shape[1]) <= first_end).float()
+
 # %% ../../nbs/course/01_policy_lesson.ipynb #a1b02f4b
 _end_hints = {
     _end_left_out:
@@ -137,6 +141,9 @@ _end_hints = {
 _end_hints |= {
     _cut_off_is_empty:
         'A row without an end token was cut off at the longest length: all of its tokens are real.',
+    _up_to_argmax:
+        'In a row without an end token argmax gives 0, so only its first token is left. Such a row '
+        'was cut off, and all of its tokens are real.',
     _not_zero:
         'You took the token 0 for padding. The mask follows from the end token: anything may stand '
         'behind it.',
@@ -385,52 +392,74 @@ _PUZZLES = [
       '2 + 2 = 4 ; 10 - 8 = 2 ; 4 - 2 = 2 ; 1 * 2 = 2 ; 2 + 2 = 4'],
      [1, 2, 8, 10], 4),
     (['3 + 3 = 6 ; 6 * 5 = 30', '5 * 3 = 15 ; 15 + 15 = 30', '6 * 5 = 30 ; 3 + 3 = 6',
-      '3 * 5 = 15 ; 15 * 3 = 30', 'six times five', '5 + 3 = 8 ; 8 * 3 = 24'], [3, 3, 5], 30)]
-
+      '3 * 5 = 15 ; 15 * 3 = 30', 'six times five', '5 + 3 = 8 ; 8 * 3 = 24'], [3, 3, 5], 30),
+    (['10 - 8 = 2 ; 2 + 2 = 4 ; 1 * 4 = 4', 'so ; 10 - 8 = 2 ; 2 + 2 = 4 ; 1 * 4 = 4',
+      '1 + 2 = 22 ; 22 - 8 = 14 ; 14 - 10 = 4', '10 - 8 = 4 ; 2 - 1 = 1 ; 1 * 4 = 4',
+      '8 - 10 = 2 ; 2 + 2 = 4 ; 1 * 4 = 4', '2 * 8 = 14 ; 14 - 10 = 4 ; 4 * 1 = 4',
+      '10 + 8 = 18 ; 18 + 2 = 20 ; 20 + 1 = 21 ; 21 - 17 = 4',
+      '10 + 8 = 18 ; 18 + 2 = 20 ; 20 + 1 = 21 ; 25 - 21 = 4',
+      '2 * 1 = 2 ; 10 - 8 = 2 ; 2 + 2 = 4'], [1, 2, 8, 10], 4),
+    (['2 - 2 = 0', '4 - 2 = 2', '2 - 2 = 0 ; 4 + 0 = 4', '4 / 2 = 2 ; 2 + 2 = 4'], [4, 2, 2], 4)]
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #4c4b3f36
-def _play(text, numbers, *, sums=True, each=True, spent=True, pairs=True):
-    """The numbers left after the steps of a text, None after a step that breaks a rule.
+def _is_sum(a, op, b, c):
+    "Whether c is a op b; False for any op but + - *."
+    return c == {'+': a + b, '-': a - b, '*': a * b}.get(op)
 
-    sums, each, spent, pairs: whether wrong results, numbers that are not there, numbers used
-    again and both operands together are looked at.
+
+def _follow(text, hand, *, fits=_is_sum, sought='ab', spent=True, pairs=True):
+    """The numbers in hand after the steps of a text, None after a step that breaks a rule.
+
+    hand: a list, which is changed. fits: whether a step (a, op, b, c) is calculated right. sought:
+    which operands must be in hand. spent: whether they are taken out. pairs: whether a is, before
+    b is looked for.
     """
-    left = list(numbers)
     for step in parse_steps(text):
-        if step is None: return None
-        a, op, b, c = step
-        if sums and c != {'+': a + b, '-': a - b, '*': a * b}.get(op): return None
-        if each and not {a, b} <= set(left): return None
-        if pairs and each and a == b and left.count(a) < 2: return None
-        for x in (a, b):
-            if spent and x in left:
-                left.remove(x)
-        left.append(c)
-    return left
+        if step is None or not fits(*step): return None
+        a, _, b, c = step
+        before = list(hand)
+        for name, x in (('a', a), ('b', b)):
+            if name in sought and x not in (hand if pairs else before): return None
+            if spent and x in hand:
+                hand.remove(x)
+        hand.append(c)
+    return hand
 
 
+def _play(text, numbers, **how):
+    "What is left of `numbers` after the steps of a text; None, as in `_follow`."
+    return _follow(text, list(numbers), **how)
+
+# %% ../../nbs/course/01_policy_lesson.ipynb #49a23d94
 def _each_text(rule):
     "A judge of many texts from a rule (text, numbers, target) that judges one."
     def judge(texts, numbers, target):
         return torch.tensor([float(rule(text, numbers, target)) for text in texts])
     return judge
 
-_judge_all = _each_text(lambda text, numbers, target: _play(text, numbers) == [target])
+
+def _as_played(**how):
+    "A judge that follows the hand (`how`: as in `_follow`) and wants the target alone left."
+    return _each_text(lambda text, numbers, target: _play(text, numbers, **how) == [target])
+
+_judge_all = _as_played()
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #5ee7289a
+def _any_step(*step): return True
+
 def _ends_in(left, target): return bool(left) and left[-1] == target
 
 _last_number = _each_text(lambda s, n, t: s.split()[-1] == str(t))
 
-_sums_alone = _each_text(lambda s, n, t: _ends_in(_play(s, n, each=False), t))
+_sums_alone = _each_text(lambda s, n, t: _ends_in(_play(s, n, sought=''), t))
 
-_no_sums = _each_text(lambda s, n, t: _play(s, n, sums=False) == [t])
+_no_sums = _as_played(fits=_any_step)
 
-_used_again = _each_text(lambda s, n, t: _ends_in(_play(s, n, spent=False, pairs=False), t))
+_used_again = _each_text(lambda s, n, t: _ends_in(_play(s, n, spent=False), t))
 
 _left_over = _each_text(lambda s, n, t: _ends_in(_play(s, n), t))
 
-_one_for_two = _each_text(lambda s, n, t: _play(s, n, pairs=False) == [t])
+_one_for_two = _as_played(pairs=False)
 
 _any_play = _each_text(lambda s, n, t: _play(s, n) is not None)
 
@@ -440,14 +469,14 @@ _readable = _each_text(lambda s, n, t: None not in parse_steps(s))
 
 def _counted(text, numbers, target):
     "Whether the sums, the number of steps and the end are right."
-    left = _play(text, numbers, each=False)
+    left = _play(text, numbers, sought='')
     return _ends_in(left, target) and len(parse_steps(text)) == len(numbers) - 1
 
 def _as_a_set(text, numbers, target):
     "Whether the text is right, if equal numbers in hand are one."
     hand = set(numbers)
     for step in parse_steps(text):
-        if step is None or _play(text, numbers, each=False) is None:
+        if step is None or not _is_sum(*step):
             return False
         a, _, b, c = step
         if not {a, b} <= hand:
@@ -463,6 +492,7 @@ def _turned_verdict(texts, numbers, target):
 def _share_right(texts, numbers, target):
     return _judge_all(texts, numbers, target).mean()
 
+# %% ../../nbs/course/01_policy_lesson.ipynb #c8550e51
 _judge_hints = {
     _last_number:
         'You looked at the last number alone. Whoever writes the target anywhere at the end '
@@ -500,6 +530,94 @@ _judge_hints |= {
         'The verdicts are turned round: a right text gets 1.',
     _share_right:
         'That is the share of right texts. Give a verdict for each of them.',
+}
+
+# %% ../../nbs/course/01_policy_lesson.ipynb #ab5669c4
+def _believing(ops):
+    "A judge that does not check the steps with these operations."
+    return _as_played(fits=lambda a, op, b, c: op in ops or _is_sum(a, op, b, c))
+
+def _is_sum_or_quotient(a, op, b, c):
+    return op == '/' and a == b * c or _is_sum(a, op, b, c)
+
+def _with_distances(ops):
+    "A judge to whom these operations give the distance of the operands."
+    return _as_played(fits=lambda a, op, b, c: op in ops and c == abs(a - b)
+                      or _is_sum(a, op, b, c))
+
+_quotients = _as_played(fits=_is_sum_or_quotient)
+
+_nobody_asked, _only_a, _only_b = (_as_played(sought=names) for names in ('', 'a', 'b'))
+
+_b_before_a = _as_played(sought='b', pairs=False)
+
+_first_left = _each_text(lambda s, n, t: (_play(s, n) or [None])[0] == t)
+
+_sum_left = _each_text(lambda s, n, t: sum(_play(s, n) or ()) == t)
+
+_target_left = _each_text(lambda s, n, t: t in (_play(s, n) or ()))
+
+@_each_text
+def _last_sum_alone(text, numbers, target):
+    steps = parse_steps(text)
+    return None not in steps and _is_sum(*steps[-1]) and _no_sums([text], numbers, target)
+
+@_each_text
+def _unread_skipped(text, numbers, target):
+    steps = [step for step in text.split(' ; ') if parse_steps(step) != [None]]
+    return bool(steps) and _play(' ; '.join(steps), numbers) == [target]
+
+def _one_hand(texts, numbers, target):
+    "Judges all texts with one hand, which every text spoils for the next."
+    hand = list(numbers)
+    return torch.tensor([float(_follow(text, hand) == [target]) for text in texts])
+
+# %% ../../nbs/course/01_policy_lesson.ipynb #9e429da3
+_judge_hints |= {
+    _nobody_asked:
+        'With your judge a step may take numbers that are not in hand. Refuse the text where an '
+        'operand is missing, and do not just pass it over.',
+    _only_a:
+        'With your judge b may be a number that is not in hand. Refuse the text then, as you do '
+        'where a is missing.',
+    _only_b:
+        'With your judge a may be a number that is not in hand. Refuse the text then, as you do '
+        'where b is missing.',
+    _b_before_a:
+        'With your judge a may be missing from the hand, also when b has just taken the last one '
+        'of its kind. Refuse the text then, as you do where b is missing.',
+}
+_rest = {'': '.', '/': ', and a step with / is wrong.'}
+_judge_hints |= {
+    _believing(ops + more): f'Your judge does not check the steps with {" and ".join(ops)}: there '
+                            f'too c must be a op b{_rest[more]}'
+    for ops in ('+', '-', '*', '+-', '+*', '-*') for more in _rest}
+_judge_hints |= {
+    _with_distances('-' + more): 'Your judge lets 8 - 10 = 2 pass. A difference is a - b as it '
+                                 f'stands there, not its distance from 0{_rest[more]}'
+    for more in _rest}
+_judge_hints |= {
+    _quotients:
+        'Your judge lets a step with / pass. Only + - * are allowed: another op makes the step '
+        'wrong.',
+    _last_sum_alone:
+        'Your judge checks the last sum alone. Each step must be calculated right, so check inside '
+        'the loop.',
+    _unread_skipped:
+        'Your judge passes over a step that cannot be read. Where parse_steps gives None, the text '
+        'is wrong.',
+    _first_left:
+        'Your judge looks at the first number in hand. In the end the target must be the *only* '
+        'one: hand == [target].',
+    _sum_left:
+        'Your judge adds up what is left, so a 2 and a 2 pass for a 4. In the end the target must '
+        'be the only number in hand.',
+    _target_left:
+        'Your judge asks whether the target is in hand. In the end it must be the only number '
+        'there.',
+    _one_hand:
+        'With your judge one text spoils the hand for the next. Is `hand` the list `numbers` '
+        'itself? Begin each text with a copy: hand = list(numbers).',
 }
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #512ea400
@@ -548,6 +666,8 @@ def _mean_over_first(first, second, r): return (second * r).sum(1).mean()
 
 def _plain_average(first, second, r): return (_chances(first, second) * r).mean()
 
+def _first_lost(first, second, r): return (first @ second * r).sum()
+
 _tree_hints = {
     _first_forgotten:
         'The probability of the first token is missing. A response comes about by two choices.',
@@ -567,6 +687,9 @@ _tree_hints = {
 
 # %% ../../nbs/course/01_policy_lesson.ipynb #76c97682
 _tree_hints |= {
+    _first_lost:
+        'first @ second is how often each *second* token comes, whatever the first one was. The '
+        'reward depends on both, so keep them apart: first[:, None] * second.',
     _first_on_columns:
         'The probabilities of the first token went along the columns, where the second token is. '
         'Give them an axis: first[:, None].',
@@ -621,6 +744,8 @@ def _whole_mean(z, r): return z.softmax(0) * r - _mean_reward(z, r)
 
 def _scores(z, r): return torch.eye(len(z)) - z.softmax(0)
 
+def _equal_draws(z, r): return r @ _scores(z, r)
+
 _gradient_hints = {
     _second_half:
         'The first half is missing: a choice that is rewarded gains by its own reward, '
@@ -631,6 +756,11 @@ _gradient_hints = {
     _scores:
         'Those are the scores, a row for each choice. Sum them over the choices, each weighted '
         'with its probability and its reward.',
+    _equal_draws:
+        'In your sum each choice counts with its reward alone. It also comes with its probability: '
+        'the weight of its score is pi_y r_y.',
+}
+_gradient_hints |= {
     _first_half:
         'The other half is missing: raising one logit takes probability from all choices, also '
         'from the good ones. Work out dJ/dz with the -pi_v of the score, and J turns up.',
@@ -729,8 +859,8 @@ _loss_hints = {
         'Only responses better than b have a part in your gradient. Those worse than b count as '
         'well, with r - b below 0.',
     _every_pair:
-        'Each reward met each response: a column times a row is a square, and its mean is over '
-        'all pairs. Multiply (n,) by (n,).',
+        'In your loss each reward met each response: two means were multiplied, or a column with a '
+        'row. Multiply the two entry by entry, (n,) with (n,), and take the mean then.',
 }
 
 _loss_hints |= {
@@ -738,7 +868,7 @@ _loss_hints |= {
         'The sign is turned: an optimiser goes down, so this one would learn to fail. Put a '
         'minus in front.',
     _all_places:
-        'You counted the padding: where mask is False, logp may hold anything.',
+        'You counted the padding: where mask is False, logp may hold any number.',
     _no_baseline:
         'The baseline b has no effect on your gradient: each reward counts as r - b, before it is '
         'multiplied with the log-probability.',
@@ -822,8 +952,8 @@ def plot_temperature(bars: dict, curve: dict):
         for n, (T, (words, p)) in enumerate(bars.items()):
             places = [x + width * n for x in range(len(words))]
             left.bar(places, p, width=width, color=shades[n % 4], label=f'T = {T:g}')
-        left.set(xlabel='first token', ylabel='probability', xticks=range(len(words)),
-                 xticklabels=words)
+        middles = [x + width * (len(bars) - 1) / 2 for x in range(len(words))]
+        left.set(xlabel='first token', ylabel='probability', xticks=middles, xticklabels=words)
         left.legend(fontsize=8)
         right.plot(list(curve), list(curve.values()), color=OKABE_ITO['blue'])
         right.axvline(1, color='black', ls='--', lw=1)

@@ -123,6 +123,10 @@ def _large_constant(r, g): return _centred(r, g) / (group_std(r, g) + 1e-2)
 
 def _multiplied(r, g): return _centred(r, g) * (group_std(r, g) + 1e-4)
 
+def _constant_behind(r, g): return _centred(r, g) / group_std(r, g) + 1e-4
+
+def _centred_too_late(r, g): return r - group_mean(r, g) / (group_std(r, g) + 1e-4)
+
 _group_hints = {
     _mean_of_the_batch:
         'The standard deviation is that of the group, the mean that of the batch. Take both '
@@ -131,6 +135,12 @@ _group_hints = {
         'The constant in your divisor is larger than the 1e-4 that is asked for.',
     _multiplied:
         'You multiplied with the standard deviation. Divide by it.',
+    _constant_behind:
+        'A division goes before a sum, so your 1e-4 is added to the result. Put the divisor in '
+        'brackets: (std + 1e-4).',
+    _centred_too_late:
+        'A division goes before a difference, so only the mean is divided. Put the difference in '
+        'brackets: (reward - mean).',
     group_mean:
         'That is the mean of each group. The advantage is the reward minus it, over the standard '
         'deviation.',
@@ -263,6 +273,10 @@ def _centred_weight(r, w): return w * (r - r.mean())
 
 def _in_one(r, w): return _of_wrong(r, w, -1).mean()
 
+def _exchanged(r, w): return _of_wrong(r, -1, w)
+
+def _rest_of_weight(r, w): return _of_wrong(r, 1 - w, -1)
+
 _weighted_hints = {
     _wrong_raised:
         'The wrong samples get +1, so your method praises failures. They should get -1.',
@@ -291,6 +305,10 @@ _weighted_hints |= {
         'The wrong samples get weight - 1. They should get -1, whatever the weight.',
     _centred_weight:
         'You compared with the mean of the samples. Here the advantages are two constants.',
+    _exchanged:
+        'The two are exchanged: the right samples get `weight`, the wrong ones -1.',
+    _rest_of_weight:
+        'The right samples get 1 - weight. They should get `weight` itself.',
     _in_one:
         'That is one number. Each sample gets an advantage of its own.',
 }
@@ -429,6 +447,11 @@ def _only_the_change(p, y, a, lr): return _moved(p, y, lr * a * _score(p, y)) - 
 
 def _log_probabilities(p, y, a, lr): return _moved(p, y, lr * a * _score(p, y)).log()
 
+def _in_place(p, y, a, lr):
+    score = p
+    score[y] -= 1
+    return (p.log() - lr * a * score).softmax(0)
+
 def _from_its_chance(p, y, a, lr): return _moved(p, y, lr * a / p[y] * _score(p, y))
 
 _push_hints = {
@@ -438,6 +461,9 @@ _push_hints = {
         'That is the change. The new probabilities themselves are wanted.',
     _log_probabilities:
         'Those are logarithms of the new probabilities: softmax in place of log_softmax.',
+    _in_place:
+        'Your results are not numbers, as with the logarithm of a number below 0. Was p itself '
+        'changed? `score = p` is a second name for p and no copy: begin with -p or p.clone().',
     _from_its_chance:
         'The factor 1 / p[y] does not belong here: the score is already the gradient of log p[y], '
         'in which that division is done.',
@@ -571,7 +597,8 @@ _subset_hints = {
         'You counted the subsets that hold right ones only, and took their share from 1. Those '
         'to be taken off hold wrong ones only: choose them from the n - c wrong samples.',
     _rounded:
-        'The operator // rounds down to a whole number. Divide with a single /.',
+        'Yours is always 1 here. If you wrote //, that rounds down to a whole number: divide with '
+        'a single /. If you asked whether there is a right one, count the subsets in which it is.',
     _plug_in:
         'That is the plug-in. It puts each sample back before the next is drawn, and comes out '
         'too low on average. Count subsets: comb(n - c, k) of them hold no right one.',
