@@ -122,7 +122,7 @@ def _moved(model, before: list) -> dict:
 
 # %% ../../nbs/studies/04_probes.ipynb #85d08478
 def _processor() -> str:
-    "What rounding depends on: the instructions that torch uses, and the model of the processor."
+    "What rounding depends on: the instructions that torch uses, and the processor's model."
     model = platform.processor()
     facts = Path('/proc/cpuinfo')
     if facts.exists():
