@@ -41,7 +41,7 @@ demo: .venv/.core ## train a tiny language model by reinforcement learning, here
 	rl4llm demo
 
 lab: .venv/.installed ## open JupyterLab on the first lesson
-	jupyter lab $(LESSON)
+	jupyter lab --ServerApp.root_dir=. $(LESSON)
 
 bench: .venv/.scale ## speed and memory beside TRL, generate and plain autograd (a quarter of an hour on a quiet machine)
 	python -m benchmarks

@@ -696,7 +696,9 @@ def lab_command(
     from rl4llm.course.progress import lesson_numbered, next_lesson
     import_optional('jupyterlab', 'the lessons')
     found = next_lesson() if lesson is None else lesson_numbered(lesson)
-    raise typer.Exit(subprocess.call([sys.executable, '-m', 'jupyterlab', str(found.path)]))
+    project = f'--ServerApp.root_dir={found.path.parent.parent}'     # so that links open
+    command = [sys.executable, '-m', 'jupyterlab', project, str(found.path)]
+    raise typer.Exit(subprocess.call(command))
 
 # %% ../../nbs/app/02_cli.ipynb #03b7d2ef
 @app.command('doctor')

@@ -19,7 +19,7 @@ from .diagrams import Diagram
 from .exercises import exercise
 from ..objectives.entropy_controls import adaptive_entropy_bonus
 from ..objectives.regularisers import entropy_bonus
-from ..widgets.panels import element, slider
+from ..widgets.panels import PALE_WORDS, element, slider
 
 # %% ../../nbs/course/08_entropy_lesson.ipynb #04d872f3
 _ROWS = [[0., 0., 0., 0.], [2., 1., 0., -1.], [3., 0., 0., 1.], [1., 1., -2., 0.]]
@@ -45,6 +45,10 @@ def _mean_for_sum(z): return torch.special.entr(z.softmax(-1)).mean(-1).exp()
 def _zero_times_infinity(z):
     p = z.softmax(-1)
     return (-(p * p.log()).sum(-1)).exp()
+
+def _no_power_either(z):
+    p = z.softmax(-1)
+    return -(p * p.log()).sum(-1)
 
 def _of_squares(z): return 1 / z.softmax(-1).square().sum(-1)
 
@@ -74,6 +78,9 @@ _choice_hints = {
     _zero_times_infinity:
         'A token of probability 0 makes 0 times minus infinity in your sum, which is not a '
         'number. It should count as 0 (torch.special.entr knows that).',
+    _no_power_either:
+        'That is the entropy H itself, where it is a number: the effective number of choices is e '
+        'to the H. And a token of probability 0 should count as 0 (torch.special.entr does that).',
     _of_squares:
         'That is one over the sum of squares, another effective number. Here it is e to the '
         'entropy.',
@@ -690,7 +697,7 @@ def step_view(good: float, lr: float) -> str:
     change = (entropy_of(z + lr * adv) - entropy_of(z)).item()
     said = f'change {change:+.3f} nats, the law says {_law(z, adv, lr).item():+.3f}'
     picture = figure_html(_plot_one_step(good, lr), dpi=70)
-    return picture + element('p', said, 'color:#333;font-size:13px;margin:2px 8px')
+    return picture + element('p', said, f'{PALE_WORDS};font-size:13px;margin:2px 8px')
 
 # %% ../../nbs/course/08_entropy_lesson.ipynb #c5534eba
 def plot_paths(paths: dict):

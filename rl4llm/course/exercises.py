@@ -7,7 +7,7 @@ __all__ = ['EXERCISES', 'Exercise', 'exercise', 'always', 'load_exercises', 'exe
            'kept_answers', 'keep_answer', 'check_answer', 'yours_or_reference', 'beside', 'exercise_table']
 
 # %% ../../nbs/course/00_exercises.ipynb #55a94914
-import copy, functools, html, importlib, inspect, linecache, sys, traceback
+import copy, functools, html, importlib, inspect, linecache, re, sys, traceback
 from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
@@ -441,6 +441,8 @@ class Reply(NamedTuple):
         look = (f"border-left:5px solid {ink};background:{back};color:#222;padding:6px 10px;"
                 "max-width:760px;font-family:system-ui,sans-serif;font-size:14px")
         said = html.escape(self.text[:1].upper() + self.text[1:])
+        code = r'<code style="white-space:nowrap">\1</code>'
+        said = re.sub('`([^`]+)`', code, said)
         return f'<div style="{look}"><b style="color:{ink}">{word}.</b> {said}</div>'
 
 # %% ../../nbs/course/00_exercises.ipynb #dfc07edd

@@ -213,9 +213,10 @@ def _wrong_sets() -> list[frozenset]:
 
 
 def _names_hint(names) -> str:
-    "What does not belong to a set of names, and what is missing in it."
-    reasons = [_WHY[name] for name in sorted(set(names) ^ _movers(0.))]
-    return f"{'; '.join(reasons)}."
+    "The first slip of a set of names: what does not belong to it, or is missing in it."
+    slips = sorted(set(names) ^ _movers(0.))
+    more = ' It is not the only slip.' if len(slips) > 1 else ''
+    return f'Look at one of them: {_WHY[slips[0]]}.{more}'
 
 # %% ../../nbs/course/02_reinforcement_lesson.ipynb #27b63c56
 def _only_right(): return _movers(1.)

@@ -27,6 +27,7 @@ from .explorers import recipe_rows as recipe_rows
 from .explorers import table_html as table_html
 from .explorers import tinted as tinted
 from .panels import Control as Control
+from .panels import PALE_WORDS as PALE_WORDS
 from .panels import PLAIN_LOOK as PLAIN_LOOK
 from .panels import Panel as Panel
 from .panels import allowed as allowed

@@ -27,7 +27,8 @@ from ..core.rollouts import Rollouts, make_rollouts
 from ..core.signals import known_signals
 from ..core.fingerprint import code_of
 from ..core.method_map import recipes
-from .panels import Panel, choice, element, ladder, several, slider, switch
+from .panels import (PALE_WORDS, Panel, choice, element, ladder, several,
+                                   slider, switch)
 
 # %% ../../nbs/widgets/02_explorers.ipynb #428907b2
 _PLAIN_TABLE = 'border-collapse:collapse;font-size:13px'
@@ -283,6 +284,12 @@ def _advantage_html(rewards, *, methods=None, greedy: float = 0.0) -> str:
     return table_html(f'<tr>{head}</tr>', ''.join(rows))
 
 # %% ../../nbs/widgets/02_explorers.ipynb #4877aec0
+def _needs_greedy(name: str) -> bool:
+    "Whether an advantage asks for the reward of the greedy answer."
+    known = stages('advantage')
+    return name in known and 'greedy_rewards' in known[name].needs
+
+
 def advantage_playground(rewards=(1., 0., 0., 0., 0., 0.5), *, methods=None) -> Panel:
     """A panel with a fader for each reward of one group, and all advantages below.
 
@@ -292,13 +299,14 @@ def advantage_playground(rewards=(1., 0., 0., 0., 0., 0.5), *, methods=None) -> 
 
     names = [f'r{i}' for i in range(1, len(rewards) + 1)]
     controls = {name: fader(name, float(r)) for name, r in zip(names, rewards)}
-    controls['greedy'] = fader('greedy', 0.0)
+    if not methods or any(_needs_greedy(name) for name in methods):
+        controls['greedy'] = fader('greedy', 0.0)
     note = ''
     if not methods:
         needy = f"Need more than rewards: {', '.join(needy_advantages())}."
-        note = element('p', needy, 'color:#555;max-width:620px')
+        note = element('p', needy, f'{PALE_WORDS};max-width:620px')
 
-    def draw(greedy, **chosen):
+    def draw(greedy=0.0, **chosen):
         values = [chosen[name] for name in names]
         return _advantage_html(values, methods=methods, greedy=greedy) + note
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 # %% ../../nbs/widgets/03_rollout_microscope.ipynb #33a3b1d3
 from ..analysis.traces import load_rollouts, replay, trace_words
 from ..rewards.verifier import verdicts
-from .panels import Panel, choice, element
+from .panels import PALE_WORDS, Panel, choice, element
 from .explorers import table_html
 
 # %% ../../nbs/widgets/03_rollout_microscope.ipynb #083724d8
@@ -221,7 +221,7 @@ def group_html(played, group: int, quantity: str = 'log-probability', *,
     prompt = html.escape(_prompt_of(r, rows[0], words))
     problem = element('div', f'<b>Problem</b> <code>{prompt}</code>', 'margin:4px 0')
     tint = f'Tint: {quantity} ({_QUANTITIES[quantity]}); full colour at {limit:.2g}'
-    legend = element('div', tint, 'color:#555')
+    legend = element('div', tint, PALE_WORDS)
     note = '' if _is_scored(r) else element('div', _NOT_SCORED, 'color:#8a3b00')
     return problem + legend + note + table_html(f'<tr>{head}</tr>', body)
 
