@@ -78,6 +78,8 @@ _choice_hints = {
     _zero_times_infinity:
         'A token of probability 0 makes 0 times minus infinity in your sum, which is not a '
         'number. It should count as 0 (torch.special.entr knows that).',
+}
+_choice_hints |= {
     _no_power_either:
         'That is the entropy H itself, where it is a number: the effective number of choices is e '
         'to the H. And a token of probability 0 should count as 0 (torch.special.entr does that).',
