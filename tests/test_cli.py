@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -205,7 +206,6 @@ def test_launch_takes_what_run_takes_and_hands_it_on(tmp_path):
 
 def test_the_readme_and_the_lab_tell_the_same_commands_and_they_parse(tmp_path, monkeypatch):
     import shlex
-    from pathlib import Path
     from typer.testing import CliRunner
     from rl4llm.app.cli import app
     from rl4llm.scaling.planning import known_models
@@ -595,5 +595,8 @@ def test_the_lab_opens_a_lesson(monkeypatch, tmp_path):
     assert CliRunner().invoke(cli.app, ['lab', '2']).exit_code == 0
     names = [os.path.basename(command[-1])[:2] for command in opened]
     assert names == ['01', '02'] and opened[0][1:3] == ['-m', 'jupyterlab']
+    root = Path(opened[0][3].removeprefix('--ServerApp.root_dir='))
+    links = [root / 'nbs', root / 'tutorials' / os.path.basename(opened[0][-1])]
+    assert all(place.exists() for place in links), 'links out of a lesson would not open'
     with pytest.raises(SystemExit):
         cli.main(['lab', '99'])

@@ -604,3 +604,21 @@ def test_curves_of_a_run_follow_their_dots():
         assert np.allclose(dots[4:-4], mean[4:-4]) and np.isfinite(mean).sum() == len(dots) - 8
     plt.close(figure)
     plt.close(own)
+
+
+def test_a_slider_has_a_track_beside_a_long_label():
+    from rl4llm.widgets.panels import knob_widget
+
+    label = 'share of tokens that are changed in a step'
+    narrow, wide = (knob_widget(slider(name, 0.0, 0.0, 1.0), 0.0) for name in ('a', label))
+    room = [int(knob.layout.min_width.removesuffix('px')) for knob in (narrow, wide)]
+    assert room[1] - room[0] >= 6 * (len(label) - 1) and min(room) > 200
+
+
+def test_the_greedy_answer_has_a_fader_where_a_method_asks_for_it():
+    faders = [
+        list(advantage_playground((1.0, 0.0), methods=methods).controls)
+        for methods in (None, ['grpo', 'remax'], ['grpo', 'rloo'])
+    ]
+    assert ['greedy' in names for names in faders] == [True, True, False]
+    assert '+1.00' not in advantage_playground((0.0, 0.0), methods=['grpo']).at()
