@@ -968,6 +968,8 @@ def test_checks_stand_at_the_end(path):
     *lesson, last = cells(path, 'code')
     assert not [source for source in lesson if re.search(r'^\s*assert\b', source, re.MULTILINE)]
     assert 'assert ' in last and not [word for word in ('train(', 'evaluate(') if word in last]
+    folded = [cell.metadata for cell in nbformat.read(path, 4).cells if cell.source == last]
+    assert folded == [{'jupyter': {'source_hidden': True}}], 'the checks are not folded'
 
 
 @every_lesson
