@@ -47,6 +47,20 @@ def left_out() -> list[str]:
     ]
 
 
+def tell(what: str) -> None:
+    "Say what begins now: some parts take minutes."
+    print(f"{time.strftime('%X')}  {what}", flush=True)
+
+
+def rows_of(parts, setting) -> list[dict]:
+    "The rows of these parts, measured one after the other."
+    found = []
+    for part in parts:
+        tell(part.__name__.removesuffix('_rows').replace('_', ' ') + setting.of)
+        found += part(setting)
+    return found
+
+
 def measure(device: str, sizes) -> dict:
     "All results. A part that cannot run here is left out and named in `left_out`."
     from benchmarks import rows
@@ -60,13 +74,15 @@ def measure(device: str, sizes) -> dict:
     if not found['left_out']:
         beside = [rows.step_rows, *beside]
     rate = rows.rates(device)
-    of_tiny = [row for part in (*beside, rows.vocabulary_rows) for row in part(tiny)]
-    of_thinking = [row for part in beside for row in part(thinking)]
+    of_tiny = rows_of([*beside, rows.vocabulary_rows], tiny)
+    of_thinking = rows_of(beside, thinking)
     again = rows.rates(device)
     rate = {name: max(rate[name], again[name]) for name in rate}
     floor = rows.floor_rows(tiny, of_tiny, rate) + rows.floor_rows(thinking, of_thinking, rate)
     found |= dict(rows=of_tiny + of_thinking, rates=rate, floor=floor)
+    tell('evaluations' + thinking.of)
     found['times'] = rows.time_rows(thinking, of_thinking)
+    tell('growth')
     found['growth'] = rows.growth_rows(tiny)
     return found | dict(seconds=round(time.perf_counter() - start, 1))
 

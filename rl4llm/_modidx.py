@@ -3706,6 +3706,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'rl4llm/engine/fast_llama.py'),
                                           'rl4llm.engine.fast_llama.is_fast': ( 'engine/fast_llama.html#is_fast',
                                                                                 'rl4llm/engine/fast_llama.py'),
+                                          'rl4llm.engine.fast_llama.mixed_by_place': ( 'engine/fast_llama.html#mixed_by_place',
+                                                                                       'rl4llm/engine/fast_llama.py'),
                                           'rl4llm.engine.fast_llama.node_numbers': ( 'engine/fast_llama.html#node_numbers',
                                                                                      'rl4llm/engine/fast_llama.py'),
                                           'rl4llm.engine.fast_llama.response_states': ( 'engine/fast_llama.html#response_states',

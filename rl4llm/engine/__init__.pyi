@@ -14,6 +14,7 @@ from .fast_llama import fast_prefill as fast_prefill
 from .fast_llama import fast_weights as fast_weights
 from .fast_llama import gather_places as gather_places
 from .fast_llama import is_fast as is_fast
+from .fast_llama import mixed_by_place as mixed_by_place
 from .fast_llama import node_numbers as node_numbers
 from .fast_llama import response_states as response_states
 from .fast_llama import return_places as return_places

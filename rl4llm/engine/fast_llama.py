@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['is_fast', 'fast_layer', 'fast_weights', 'angles', 'through_layers', 'additive', 'fast_prefill', 'distinct_prefixes',
            'buckets', 'node_numbers', 'gather_places', 'return_places', 'tree_block', 'tree_hidden', 'whole_prompts',
-           'States', 'response_states', 'roomy', 'FastDecoder']
+           'States', 'response_states', 'roomy', 'mixed_by_place', 'FastDecoder']
 
 # %% ../../nbs/engine/02_fast_llama.ipynb #d3e0836e
 from functools import partial
@@ -306,18 +306,36 @@ def response_states(w, prompts: tuple, tokens: Int[Tensor, "n t"], mask: Bool[Te
 
 # %% ../../nbs/engine/02_fast_llama.ipynb #4730405f
 def roomy(x: Float[Tensor, "n j s d"], rows: Int[Tensor, "m"], *, filled: int, room: int,
-          dtype=None) -> Float[Tensor, "m j r d"]:
+          dtype=None, places_first: bool = False) -> Float[Tensor, "m j r d"]:
     """Keys or values of the rows `rows` of `x` in a buffer of `room` positions.
 
     The first `filled` positions are those of `x`, the others are not set.
-    dtype: of the buffer (None: that of `x`).
+    dtype: of the buffer (None: that of `x`). places_first: in memory, positions come before rows.
     """
     _, heads, _, width = x.shape
-    out = x.new_empty(len(rows), heads, room, width, dtype=dtype or x.dtype)
+    dtype = dtype or x.dtype
+    if places_first:
+        out = x.new_empty(room, len(rows), heads, width, dtype=dtype).permute(1, 2, 0, 3)
+    else:
+        out = x.new_empty(len(rows), heads, room, width, dtype=dtype)
     out[:, :, :filled] = x[rows, :, :filled]
     return out
 
+
+def mixed_by_place(
+    queries: Float[Tensor, "n j 1 d"], keys: Float[Tensor, "n j s d"],
+    values: Float[Tensor, "n j s d"], bias: Float[Tensor, "n 1 1 s"], scale: float,
+) -> Float[Tensor, "n j d"]:
+    "Attention of one query a head, over keys and values that lie in memory place by place."
+    by_place = (2, 0, 1, 3)
+    scores = torch.linalg.vecdot(keys.permute(by_place), queries[:, :, 0]).mul_(scale)
+    shares = scores.add_(bias[:, 0, 0].t()[..., None]).softmax(0)
+    return (shares[..., None] * values.permute(by_place)).sum(0)
+
 # %% ../../nbs/engine/02_fast_llama.ipynb #b8004bc0
+_SHORT = 96                   # positions: up to here memory is best laid out place by place
+
+
 class FastDecoder:
     "Token-by-token decoding of many rows, without gradient; used like `llama.Decoder`."
     spare = 1 / 16           # it pays to drop rows that are at least this share of all
@@ -334,12 +352,15 @@ class FastDecoder:
         past = torch.zeros(prompt_mask.shape, dtype=self.low).masked_fill_(~prompt_mask, -torch.inf)
         self.bias = F.pad(past[prompt], [0, room])[:, None, None]
         self.angle = angles(w, hidden, torch.arange(p + room)[None])[0]
+        h, j = w.heads
+        self.by_place = h == j and self.room <= _SHORT
         self.kv = [[self._buffer(x.detach(), prompt) for x in pair] for pair in kv]
         self.same = prompt       # rows with the same number have the same past; None: all differ
 
     def _buffer(self, x, rows):
         "What is known of keys or values for these rows, with room for what is to come."
-        return roomy(x, rows, filled=self.at, room=self.room, dtype=self.low)
+        return roomy(x, rows, filled=self.at, room=self.room, dtype=self.low,
+                     places_first=self.by_place)
 
     def distinct(self, tokens):
         """Two functions: from all rows to one of each kind that goes on alike, and back.
@@ -369,8 +390,12 @@ class FastDecoder:
         values[:, :, self.at] = qkv[:, h + j:]
         queries = turned[:, :h].reshape(n, j, h // j, -1).to(self.low)
         past = (keys[:, :, :filled], values[:, :, :filled])
-        mixed = F.scaled_dot_product_attention(queries, *past, attn_mask=self.bias[..., :filled],
-                                               scale=self.w.layers[i].scale)
+        bias = self.bias[..., :filled]
+        scale = self.w.layers[i].scale
+        if self.by_place:
+            mixed = mixed_by_place(queries, *past, bias, scale)
+        else:
+            mixed = F.scaled_dot_product_attention(queries, *past, attn_mask=bias, scale=scale)
         return mixed.reshape(n, -1)
 
     @torch.no_grad()
