@@ -331,6 +331,9 @@ def _tryout_command(
     store: Annotated[bool, typer.Option(
         '--store', help='Put the results where notebooks look for them; without it they are '
                         'shown, and written to the runs folder.')] = False,
+    thinking: Annotated[bool, typer.Option(
+        '--thinking', help='On the model that thinks; default: the recipes whose idea is about '
+                           'length or thinking.')] = False,
 ):
     """Give recipes the same short training from the embedded model, and see where they end.
 
@@ -343,6 +346,7 @@ def _tryout_command(
     from rl4llm.core.settings_file import settings
     from rl4llm.studies.tryouts import TRYOUT_FILE, due, stored_tryouts, try_all, tryout_table
     names = [recipe(name).name for name in names or []]
+    if thinking: return _tryouts_on_thinking(names, every, show, store)
     if show:
         records = stored_tryouts()
     else:
@@ -351,6 +355,20 @@ def _tryout_command(
         typer.echo(f'results: {path}')
     columns = ['before', 'after', 'gain [95%]', 'result', 'placebo', 'over placebo [95%]']
     typer.echo(repr(tryout_table(records, names or None)[columns]))
+
+
+def _tryouts_on_thinking(names: list[str], every: bool, show: bool, store: bool) -> None:
+    "As `rl4llm tryout`, on the model that thinks."
+    from rl4llm.core.settings_file import settings
+    from rl4llm.studies.thinking_tryouts import (THINKING_FILE, thinking_due, thinking_records,
+                                                 thinking_table, try_thinking)
+    if show:
+        records = thinking_records()
+    else:
+        path = THINKING_FILE if store else settings().runs / 'thinking_tryouts.json'
+        records = try_thinking(names or thinking_due(every), say=typer.echo, path=path)
+        typer.echo(f'results: {path}')
+    typer.echo(thinking_table(records, names or None).to_string())
 
 # %% ../../nbs/app/02_cli.ipynb #baa56994
 @app.command('probes')

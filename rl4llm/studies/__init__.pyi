@@ -4,6 +4,7 @@ from . import definition_files as definition_files
 from . import frontiers as frontiers
 from . import probes as probes
 from . import study as study
+from . import thinking_tryouts as thinking_tryouts
 from . import tryouts as tryouts
 from .comparison import Comparison as Comparison
 from .comparison import Interval as Interval
@@ -120,6 +121,15 @@ from .study import tuning_table as tuning_table
 from .study import why_not_stored as why_not_stored
 from .study import with_repeats as with_repeats
 from .study import without_repeats as without_repeats
+from .thinking_tryouts import ON_THINKING as ON_THINKING
+from .thinking_tryouts import THINKING_FILE as THINKING_FILE
+from .thinking_tryouts import THINKING_TRYOUT as THINKING_TRYOUT
+from .thinking_tryouts import over_parent as over_parent
+from .thinking_tryouts import plot_lengths as plot_lengths
+from .thinking_tryouts import thinking_due as thinking_due
+from .thinking_tryouts import thinking_records as thinking_records
+from .thinking_tryouts import thinking_table as thinking_table
+from .thinking_tryouts import try_thinking as try_thinking
 from .tryouts import IDLE as IDLE
 from .tryouts import Idle as Idle
 from .tryouts import OWN_TERMS as OWN_TERMS

@@ -36,6 +36,9 @@ class Tryout:
     problems: int = 60
     samples: int = 32
     changes: tuple = (('prompts', 8), ('group', 16))
+    least_lr: float = 2e-4            # a recipe's own step size is raised to this
+    model: str = 'tiny'
+    metrics: tuple = ('reward', 'entropy')      # kept of the run: its first and its last values
 
 # %% ../../nbs/studies/03_tryouts.ipynb #dfaa1e76
 OWN_TERMS = {
@@ -72,7 +75,7 @@ def tryout_recipe(name: str, how: Tryout = Tryout()):
     if own.minibatch:
         changes['minibatch'] = min(own.minibatch, 32)
     has_several_updates = own.epochs > 1 or own.minibatch
-    lr = own.lr if has_several_updates else max(own.lr, 2e-4)
+    lr = own.lr if has_several_updates else max(own.lr, how.least_lr)
     return own.but(lr=lr, **changes)
 
 # %% ../../nbs/studies/03_tryouts.ipynb #fabed468
@@ -83,7 +86,7 @@ def try_out(name: str, how: Tryout | None = None, *, seed: int = 0, base=None) -
     """
     how = how or tryout_of(name)
     problem = task('countdown', level=how.level)
-    policy = Policy.load('tiny', fast=True, bf16=False)
+    policy = Policy.load(how.model, fast=True, bf16=False)
     tried = tryout_recipe(name, how)
     items = problem.sample(how.problems, seed=seed, split='test')
     before = base or examine(policy, items, how)
@@ -92,7 +95,7 @@ def try_out(name: str, how: Tryout | None = None, *, seed: int = 0, base=None) -
                   lr=tried.lr, **_terms(how))
     record['seconds'] = round(run.config['seconds'], 1)
     record.update(before=before, after=examine(policy, items, how), samples=how.samples)
-    record.update({metric: _both_ends(run, metric) for metric in ('reward', 'entropy')})
+    record.update({metric: _both_ends(run, metric) for metric in how.metrics})
     return record
 
 
@@ -130,19 +133,20 @@ def due(again: bool = False) -> list[str]:
     return [name for name in ours if again or not is_done(name)]
 
 # %% ../../nbs/studies/03_tryouts.ipynb #183ad418
-def try_all(names=None, *, say=print, path=None) -> dict:
+def try_all(names=None, *, say=print, path=None, records=None, how=None) -> dict:
     """Try `names` (default: those that are due) and write every record as it comes.
 
+    records: those that there are (None: the stored ones). how: as `try_out` takes it.
     Recipes that are gone are forgotten.
     """
     load_stages()
     path = path or TRYOUT_FILE
-    records = stored_tryouts()
+    records = stored_tryouts() if records is None else records
     for number, name in enumerate(due() if names is None else names, 1):
-        level = tryout_of(name).level
+        level = (how or tryout_of(name)).level
         known = [r['before'] for r in records.values() if terms_of(r)['level'] == level]
         base = known[0] if known else None
-        records[name] = try_out(name, base=base)
+        records[name] = try_out(name, how, base=base)
         records = {recipe: records[recipe] for recipe in sorted(RECIPES) if recipe in records}
         write_atomic(path, readable_json(records))
         seconds = records[name]['seconds']
