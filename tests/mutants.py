@@ -10,7 +10,8 @@ question. What no check notices is a survivor: either it changes nothing that ma
     python tests/mutants.py --module advantages.baselines     one module, or a folder
     python tests/mutants.py --changed-since main --sample 200 --seed 3 --seconds 300
     python tests/mutants.py --store                           write tests/mutants.json as it goes
-    python tests/mutants.py --store --rest                    those not stored as they are
+    python tests/mutants.py --store --rest                    those not stored as they are; if
+                                                              it is stopped, it goes on later
     python tests/mutants.py --store --again --module oracle   what survived and is not judged
 """
 
@@ -28,6 +29,7 @@ from faults import PACKAGE, called, live_module, plant, sites_in
 TOP = Path(__file__).resolve().parents[1]
 TESTS = TOP / 'tests'
 STORED = TESTS / 'mutants.json'
+JOURNAL = TOP / 'runs' / 'mutants.jsonl'  # --store --rest goes on from there
 
 
 # -- which modules, and which test files speak of them
@@ -814,6 +816,46 @@ class Store:
             print(said(table, stored()).splitlines()[1], flush=True)
 
 
+class Journal:
+    """Results as they come, a line each, so that a run that was stopped goes on from there.
+
+    Lines about code or notebooks that have changed since are passed over. Without a path nothing is
+    read or written."""
+
+    def __init__(self, sites, path=None):
+        self.sites, self.path, self.known = sites, path, {}
+        if path is None or not path.exists():
+            return
+        numbers = {(s.unit.module, s.name): n for n, s in enumerate(sites)}
+        for line in path.read_text().splitlines():
+            entry = json.loads(line)
+            number = numbers.get((entry['module'], entry['name']))
+            if number is not None and entry['digest'] == digest(entry['module']):
+                result = (number, entry['status'], entry['by'])
+                self.known[entry['stage'], number] = result
+
+    def add(self, stage, result):
+        number, status, by = result
+        if self.path is None or status == LEFT:
+            return
+        site = self.sites[number]
+        module = site.unit.module
+        entry = dict(stage=stage, module=module, name=site.name, digest=digest(module))
+        self.path.parent.mkdir(exist_ok=True)
+        with self.path.open('a') as file:
+            file.write(json.dumps({**entry, 'status': status, 'by': by}) + '\n')
+
+    def round(self, stage, groups, run, jobs):
+        "Results of the groups of faults against the checks of a run; those known come first."
+        todo = []
+        for group in groups:
+            yield from (self.known[stage, n] for n in group if (stage, n) in self.known)
+            todo.append([n for n in group if (stage, n) not in self.known])
+        for result in round_of([group for group in todo if group], run, jobs):
+            self.add(stage, result)
+            yield result
+
+
 def counted(sites, results):
     "Counts and survivors of each module that was tried."
     table = {}
@@ -1007,7 +1049,8 @@ def trial(sites, groups, modules, items, options):
     checks, books = books_prepared(modules, options.jobs)
     print(f"{len(modules)} modules, notebooks measured; {spent(start)}", flush=True)
     passed = []
-    for result in round_of(groups, Run(sites, checks, books, half), options.jobs):
+    journal = Journal(sites, JOURNAL if options.store and options.rest else None)
+    for result in journal.round('notebook', groups, Run(sites, checks, books, half), options.jobs):
         if result[1] == SURVIVED:
             passed.append(result)
         else:
@@ -1023,7 +1066,8 @@ def trial(sites, groups, modules, items, options):
         return
     count = len({c.name for some in checks.values() for c in some})
     print(f"{len(left)} modules, {count} tests measured; {spent(start)}", flush=True)
-    for number, status, by in round_of(again.values(), Run(sites, checks, {}, end), options.jobs):
+    run = Run(sites, checks, {}, end)
+    for number, status, by in journal.round('tests', again.values(), run, options.jobs):
         yield number, PASSED if status == LEFT else status, by
 
 

@@ -280,6 +280,29 @@ def test_a_store_keeps_reasons():
     assert not mutants.unexpected({'new': row}, old)
 
 
+def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    sites = mutants.sites_in('core.numerics')[:4]
+    tried = []
+
+    def round_of(groups, run, jobs):
+        for group in groups:
+            tried.extend(group)
+            yield from ((n, mutants.CAUGHT, 'a check') for n in group)
+
+    monkeypatch.setattr(mutants, 'round_of', round_of)
+    path = tmp_path / 'new' / 'journal.jsonl'
+    first = mutants.Journal(sites, path)
+    assert len(list(first.round('notebook', [[0, 1], [2]], None, 1))) == 3
+    first.add('notebook', (3, mutants.LEFT, ''))  # there was no time: it is tried again
+    tried.clear()
+    found = list(mutants.Journal(sites, path).round('notebook', [[0, 1], [2, 3]], None, 1))
+    assert sorted(n for n, _, _ in found) == [0, 1, 2, 3] and tried == [3]
+    list(mutants.Journal(sites, path).round('tests', [[0]], None, 1))
+    monkeypatch.setattr(mutants, 'digest', lambda module: 'of other code')
+    list(mutants.Journal(sites, path).round('notebook', [[0]], None, 1))
+    assert tried == [3, 0, 0]
+
+
 def test_survivors_are_tried_again():
     known = {'f: a': 'equivalent: why', 'f: b': mutants.UNJUDGED, 'f: c': mutants.UNJUDGED}
     before = dict(sites=9, tried=9, caught=5, crashed=1, digest='old', survivors=known)
