@@ -265,8 +265,25 @@ def test_seeds_of_a_method_are_in_step_over_its_step_sizes():
         and np.allclose(path.reach.mean(2), other[name].reach.mean(2))
         for name, path in one.items()
     )
-    with pytest.raises(ValueError, match='different seeds'):
-        paths_on_the_way(runs[1:], 4)
+    fewer = paths_on_the_way(runs[1:], 4)
+    seeds = {len(path.seed_names) for path in fewer}
+    assert seeds == {4, 5} and all(path.seed_names == (0, 1, 2, 3, 4) for path in one.values())
+
+
+def test_a_step_size_with_fewer_seeds_is_read_with_those_it_has():
+    "As with loops over the copies: a path with two of five seeds is the mean of those of its seeds that were drawn, and nothing where none was."
+    whole, part = some_paths('a', (2, 3))
+    few = part._replace(first=part.first[:, :2], reach=part.reach[:, :2], seeds=(0, 1))
+    drawn = np.array([[1.0, 0, 2, 1, 1], [0, 0, 3, 1, 1], [2, 1, 1, 1, 0]])
+    found = frontier([whole, few], [0.05], seeds=drawn)[:, 0]
+    for copy, counts in zip(found, drawn):
+        values = []
+        for path, own in ((whole, counts), (few, counts[:2])):
+            if own.sum():
+                seeds = np.repeat(np.arange(len(own)), own.astype(int))
+                values.append(read_by_hand([path], 0.05, seeds, range(12)))
+        assert copy == pytest.approx(np.nanmax(values))
+    assert frontiers.all_seeds([whole, few]) == (0, 1, 2, 3, 4)
 
 
 def test_problems_are_paired_and_must_be_the_same():
@@ -436,8 +453,13 @@ def test_unfinished_studies_are_refused_with_the_reason():
     runs[0].evaluations.pop(10)
     with pytest.raises(ValueError, match='different steps'):
         paths_on_the_way(runs, 4)
-    with pytest.raises(ValueError, match='different seeds'):
-        paths_at_the_end(studies.study_runs(made_up_study())[1:], 4)
+    lacking = paths_at_the_end(studies.study_runs(made_up_study())[1:], 4)
+    assert {len(path.seed_names) for path in lacking} == {4, 5}
+    others = [run for run in studies.study_runs(made_up_study()) if run.seed < 3]
+    for run in others:
+        run.config['seed'] += run.config['recipe']['lr'] * 1e5
+    with pytest.raises(ValueError, match='no seed in common'):
+        paths_at_the_end(others, 4)
     with pytest.raises(ValueError, match='at least'):
         path_from_counts('a', 'lr', (0,), (np.full((1, 1, 2), 4), np.ones((1, 1, 2), int)), 2)
 

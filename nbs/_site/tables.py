@@ -167,6 +167,7 @@ def claim_text(claims):
     for claim in claims:
         out += [f"({anchor('claim', claim['name'])})=\n## {claim['name'].replace('_', ' ')}",
                 f"{escaped(claim['statement'])} ({escaped(claim['paper'])})",
+                f"The paper's words: {escaped(claim['words'])}.",
                 f"Verdict: **{claim['verdict']}**"]
         if claim['parts']:
             columns = list(claim['parts'][0])

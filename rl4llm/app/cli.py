@@ -272,12 +272,11 @@ app.add_typer(claims, name='claims')
 @claims.command('list')
 def _claims_list():
     """One line for each claim: verdict, paper, statement."""
-    from rl4llm.atlas.claims import CLAIMS, LEGEND, claim_verdict, missing_runs
-    from rl4llm.core.citations import cited
+    from rl4llm.atlas.claims import CLAIMS, LEGEND, claim_verdict, missing_runs, paper_of
     verdicts = {claim.name: claim_verdict(claim) for claim in CLAIMS.values()}
     for name, claim in CLAIMS.items():
-        typer.echo(f'{name:<22} {verdicts[name]:<16} {claim.statement}')
-        typer.echo(f"{'':<39} {cited(claim.paper)}")
+        typer.echo(f'{name:<22} {verdicts[name]:<17} {claim.statement}')
+        typer.echo(f"{'':<39} {paper_of(claim)}")
     for verdict, means in LEGEND.items():
         if verdict in verdicts.values():
             typer.echo(f'{verdict}: {means}.')
@@ -288,11 +287,11 @@ def _claims_list():
 @claims.command('show')
 def _claims_show(name: _ClaimName):
     """The parts of one claim: differences with intervals, p-values, verdicts."""
-    from rl4llm.atlas.claims import (claim_named, claim_rows, claim_verdict, then,
-                                     why_earlier_loop, why_waiting)
-    from rl4llm.core.citations import cited
+    from rl4llm.atlas.claims import (claim_named, claim_rows, claim_verdict, paper_of, then,
+                                     why_earlier_loop, why_waiting, words_of)
     claim = claim_named(name)
-    typer.echo(f'{claim.statement}\npaper: {cited(claim.paper)}\nverdict: {claim_verdict(claim)}')
+    typer.echo(f'{claim.statement}\npaper: {paper_of(claim)}\nits words: {words_of(claim)}')
+    typer.echo(f'verdict: {claim_verdict(claim)}')
     if why_waiting(claim): return typer.echo(why_waiting(claim))
     if why_earlier_loop(claim):
         typer.echo(then(claim))
@@ -315,9 +314,9 @@ def _claims_run(name: _ClaimName, out: _Out = None, workers: _Workers = 2, store
 
     Step sizes are chosen on the validation split. Continues after an interruption.
     """
-    from rl4llm.atlas.claims import claim_named
+    from rl4llm.atlas.claims import claim_named, why_waiting
     claim = claim_named(name)
-    if claim.waits: raise ValueError(f"claim {name!r} waits: {claim.waits}")
+    if not claim.parts: raise ValueError(f"claim {name!r} waits: {why_waiting(claim)}")
     _study_command(claim.study, out=out, workers=workers, store=store)
 
 # %% ../../nbs/app/02_cli.ipynb #b60e82a3

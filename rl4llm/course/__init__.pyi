@@ -155,9 +155,7 @@ from .reproduction_lesson import false_alarms as false_alarms
 from .reproduction_lesson import grid_diagram as grid_diagram
 from .reproduction_lesson import margin_html as margin_html
 from .reproduction_lesson import margin_panel as margin_panel
-from .reproduction_lesson import one_word as one_word
 from .reproduction_lesson import paired_differences as paired_differences
-from .reproduction_lesson import parts_in as parts_in
 from .reproduction_lesson import plot_holm as plot_holm
 from .reproduction_lesson import plot_parts as plot_parts
 from .reproduction_lesson import plot_redistribution as plot_redistribution
@@ -176,6 +174,7 @@ from .reproduction_lesson import turning as turning
 from .reproduction_lesson import untried_papers as untried_papers
 from .reproduction_lesson import upward_parts as upward_parts
 from .reproduction_lesson import width_by_seeds as width_by_seeds
+from .reproduction_lesson import word_in as word_in
 from .reproduction_lesson import words_by_step_size as words_by_step_size
 from .trust_region_lesson import CLIP_FRAMES as CLIP_FRAMES
 from .trust_region_lesson import CLIP_KNOBS as CLIP_KNOBS

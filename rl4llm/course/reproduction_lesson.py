@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['abstract_table', 'claims_of_abstract', 't_quantiles', 'stations_diagram', 'plot_redistribution', 'claim_diagram',
-           'arms_diagram', 'tuning_scores', 'plot_tuning', 'one_word', 'parts_in', 'words_by_step_size', 'at_rate',
-           'testable_with', 'plot_words', 'turning', 'grid_diagram', 'paired_differences', 'width_by_seeds',
-           'chance_to_find', 'plot_widths', 'claim_parts', 'plot_parts', 'plot_holm', 'false_alarms', 'upward_parts',
-           'margin_html', 'margin_panel', 'study_text', 'claim_text', 'scale_table', 'plot_scale', 'report',
-           'untried_papers', 'blank_form']
+           'arms_diagram', 'tuning_scores', 'plot_tuning', 'word_in', 'words_by_step_size', 'at_rate', 'testable_with',
+           'plot_words', 'turning', 'grid_diagram', 'paired_differences', 'width_by_seeds', 'chance_to_find',
+           'plot_widths', 'claim_parts', 'plot_parts', 'plot_holm', 'false_alarms', 'upward_parts', 'margin_html',
+           'margin_panel', 'study_text', 'claim_text', 'scale_table', 'plot_scale', 'report', 'untried_papers',
+           'blank_form']
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #d33f5dea
 import functools, html, textwrap
@@ -24,9 +24,10 @@ from scipy.stats import nct
 from ..analysis.passk import pass_at_k
 from ..analysis.plots import OKABE_ITO, method_look, style
 from ..atlas.catalogue import components_of, papers, recipes_of, status_of
-from ..atlas.claims import (CLAIMS, claim_named, claim_table, claim_verdict, measured_part,
-                                 measured_verdict, part_verdict, study_arms, why_earlier_loop,
-                                 why_waiting)
+from ..atlas.claims import (CLAIMS, claim_named, claim_table, claim_verdict, corrected,
+                                 judged_parts, measured_part, measured_verdict, one_word,
+                                 paper_of, part_verdict, predicted_sign, study_arms,
+                                 why_earlier_loop, why_waiting)
 from ..core.citations import cited
 from ..core.policy import ASSETS
 from ..core.registry import recipe
@@ -55,10 +56,10 @@ def abstract_table() -> pd.DataFrame:
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #e5497722
 _WEAKENED = {
-    'nsr_keeps': ('C and D', 'at k = 256 alone; "keeps" in place of "improves"; that it lies above '
-                             'PSR is our addition'),
-    'psr_narrows': ('D', 'its second half, at k = 256 alone'),
-    'weighted_best': ('G', 'above PSR at k = 256 and above NSR at k = 1, in place of every k and '
+    'nsr_keeps': ('C and D', 'at two k alone; "keeps" in place of "improves"; above PSR at equal '
+                             'pass@1, where the paper compares after equal steps'),
+    'psr_narrows': ('D', 'both halves, at k = 1 and k = 256 alone'),
+    'weighted_best': ('G', 'above PSR at k = 64 and above NSR at k = 1, in place of every k and '
                            'three benchmarks'),
 }
 
@@ -640,20 +641,20 @@ def _judged(columns):
     return tuple(torch.tensor(column) for column in zip(*columns))
 
 _PARTS = [_judged([(.1, .3, .01, .0), (-.3, -.1, .01, .0), (-.1, .5, .2, .0),
-                   (-.04, .04, .9, .05), (-.3, -.1, .01, .05), (-.2, .0, .1, .05)]),
-          _judged([(.01, .05, .2, .0), (-.045, -.015, .001, .05), (-.31, -.29, .2, .0),
-                   (-.07, -.01, .01, .05), (-.08, .05, .7, .05), (.02, .08, .01, .05)]),
+                   (-.04, .04, .01, .05), (-.3, -.1, .01, .05), (-.2, .0, .3, .05)]),
+          _judged([(.01, .05, .2, .0), (-.045, -.015, .02, .05), (-.31, -.29, .2, .0),
+                   (-.07, -.01, .6, .05), (-.08, .05, .4, .05), (.02, .08, .01, .05)]),
           _judged([(-.09, -.07, .01, .1), (-.3, -.12, .052, .1), (-.15, -.11, .01, .1),
-                   (-.037, -.006, .038, .01), (-.03, -.02, .038, .01), (-.06, -.02, .052, .0)])]
+                   (-.037, -.012, .038, .01), (-.04, .04, .2, .05), (-.04, -.02, .01, .0)])]
 
 def _combine(holds, fails): return holds.double() - fails.double()
 
 def _held(low, high, p, margin, *, alpha: float = .05):
     "Whether each part holds."
-    return torch.where(margin > 0, low > -margin, (p < alpha) & (low > 0))
+    return (p < alpha) & (low > -margin)
 
 def _failed(low, high, p, margin, *, alpha: float = .05):
-    "Whether each part fails."
+    "Whether each part is contradicted."
     return (p < alpha) & (high < -margin)
 
 def _middle(low, high): return (low + high) / 2
@@ -677,8 +678,8 @@ def _margin_above(low, high, p, margin):
     holds = torch.where(margin > 0, low > margin, _held(low, high, p, margin))
     return _combine(holds, _failed(low, high, p, margin))
 
-def _margin_and_sure(low, high, p, margin):
-    holds = _held(low, high, p, margin) & (p < .05)
+def _sure_or_not(low, high, p, margin):
+    holds = torch.where(margin > 0, low > -margin, _held(low, high, p, margin))
     return _combine(holds, _failed(low, high, p, margin))
 
 def _sign_alone(low, high, p, margin): return _middle(low, high).sign()
@@ -696,34 +697,23 @@ def _not_held_is_failure(low, high, p, margin):
     holds = _held(low, high, p, margin)
     return _combine(holds, torch.where(margin > 0, ~holds, _failed(low, high, p, margin)))
 
-def _below_zero_fails(low, high, p, margin):
-    holds = _held(low, high, p, margin)
-    return _combine(holds, ~holds & (p < .05) & (high < 0))
-
 def _sure_first(low, high, p, margin):
     fails = (p < .05) & (high < 0)
     return _combine(_held(low, high, p, margin) & ~fails, fails)
 
-def _middle_in_margin(low, high, p, margin):
-    return _judge(torch.where(margin > 0, _middle(low, high), low), high, p, margin)
-
-def _middle_beyond(low, high, p, margin):
-    holds = _held(low, high, p, margin)
-    return _combine(holds, ~holds & (p < .05) & (_middle(low, high) < -margin))
-
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #490b7d75
 _judge_hints = {
     _no_third_word:
-        'You say -1 wherever it does not hold. There is a third word, *not shown*: give 0 where '
+        'You say -1 wherever it does not hold. There is a third word, *inconclusive*: give 0 where '
         'the interval leaves both open.',
     _never_fails:
-        'Nothing ever fails here. Give -1 where a part is sure and its whole interval lies '
-        'beyond minus the margin.',
+        'Nothing is ever contradicted here. Give -1 where a part is sure and its whole interval '
+        'lies beyond minus the margin.',
     _wrong_way:
         'The sign is turned: 1 is for what holds.',
     _margin_left_out:
-        'The margin has no effect on your result. Where it is above 0, a part holds if low lies '
-        'above minus the margin, sure or not.',
+        'The margin has no effect on your result. Where it is above 0, the border is minus the '
+        'margin, and no longer zero.',
     _margin_for_all:
         'Where the margin is 0, "higher" was predicted: it takes p below 0.05 and an interval '
         'above 0.',
@@ -732,9 +722,9 @@ _judge_hints = {
     _margin_above:
         'You held low against plus the margin. "Not lower" forgives a loss, so the line lies '
         'at minus the margin.',
-    _margin_and_sure:
-        'You ask for p below 0.05 everywhere. A part with a margin holds if its interval stays '
-        'inside, whatever p is: p asks about zero, and zero is not the question there.',
+    _sure_or_not:
+        'You let a part with a margin hold whatever p is. The interval was not corrected for '
+        'the number of parts; p was, and it asks about the border.',
     _sign_alone:
         'You went by the sign of the difference alone. Luck has a sign too: ask p first.',
 }
@@ -742,34 +732,25 @@ _judge_hints = {
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #02a5f13e
 _judge_hints |= {
     _by_interval:
-        'The p-value has no effect on your result. Whether zero is excluded is said by p, which '
-        'was corrected for the number of parts; the interval was not.',
+        'The p-value has no effect on your result. Whether the border is excluded is said by p, '
+        'which was corrected for the number of parts; the interval was not.',
     _strict_by_interval:
         'Where "higher" is predicted, low above 0 is not enough: the interval was not corrected '
         'for the number of parts. It takes p below 0.05 as well.',
     _fails_by_interval:
-        'Beyond the margin is not enough to fail: the interval was not corrected for the number '
+        'Beyond the margin is not enough for -1: the interval was not corrected for the number '
         'of parts. It takes p below 0.05 as well.',
     _not_held_is_failure:
-        'An interval that reaches beyond the margin has not failed yet: to fail it takes p '
-        'below 0.05, and the whole of it has to lie there.',
-    _below_zero_fails:
-        'Surely below zero is not yet beyond the margin. Where the margin lies inside the '
-        'interval, it is open by how much it is lower: give 0.',
+        'An interval that reaches beyond the margin contradicts nothing yet: that takes p below '
+        '0.05, and the whole of it has to lie there.',
     _sure_first:
         'A part with a margin holds if its interval stays inside, even where it is certainly '
         'below 0: that is what a margin is for. Ask for the margin first.',
-    _middle_in_margin:
-        'You held the difference against the margin. The whole interval has to stay inside, '
-        'so hold low against it.',
-    _middle_beyond:
-        'You let a part fail once its difference lies beyond the margin. The whole interval has '
-        'to, so hold high against it.',
 }
 
-@exercise('8.8', 'write judge(low, high, p, margin): for each part 1 (holds), -1 (fails) or 0 '
-                 '(not shown), from the two ends of its interval, its corrected p-value and its '
-                 'margin, which is 0 where "higher" was predicted.',
+@exercise('8.8', 'write judge(low, high, p, margin): for each part 1 (holds), -1 (contradicted) or '
+                 '0 (inconclusive), from the two ends of its interval, its corrected p-value and '
+                 'its margin, which is 0 where "higher" was predicted.',
           cases=_PARTS, mistakes=_judge_hints.items(),
           praise='three words and no adjectives. The sentence about a paper is now a function of '
                  'its data, and changes when they do.')
@@ -894,48 +875,28 @@ def plot_tuning(scores: pd.DataFrame, picked):
     return figure
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #fd81fccc
-def one_word(verdicts) -> str:
-    "The word for a claim, from the verdicts on its parts."
-    if {'no verdict yet', 'control broken'} & set(verdicts): return 'no verdict yet'
-    held = list(verdicts).count('holds')
-    if held == len(verdicts): return 'reproduced'
-    return 'mixed' if held else 'not reproduced'
-
-
 def _arms_of(claim) -> set:
     "All arms that the parts of a claim name."
     return {arm for part in claim.parts for arm in (part.arm, part.minus)}
 
 
-def parts_in(claim, stored: dict) -> pd.DataFrame:
-    "The parts of a claim in any stored runs, corrected over the parts, with their verdicts."
-    own = [run for run in stored['runs'] if f"{run['regime']}/{run['arm']}" in _arms_of(claim)]
-    rows = [measured_part(part, dict(stored, runs=own)) for part in claim.parts]
-    found = pd.DataFrame(rows).assign(p_holm=holm([row['p'] for row in rows]))
-    words = [part_verdict(part, row) for part, row in zip(claim.parts, found.to_dict('records'))]
-    return found.assign(verdict=words)
+def word_in(claim, stored: dict) -> str:
+    "The word for a claim from any stored runs."
+    parts = judged_parts(claim, stored)
+    return one_word(parts['verdict'][~parts['ours']])
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #6be02637
 def words_by_step_size(claims, stored: dict) -> pd.DataFrame:
-    """The word for each claim at each step size of a study; last, in the claim's own study.
-
-    The head of the last column names the step sizes that the rule picked there.
-    """
+    "The word for each claim at each step size of a study; last, the word of the ledger."
     rates = sorted({run['lr'] for run in stored['runs']})
-    own = set().union(*(_picked_rates(claim_named(name)) for name in claims))
-    head = f"other study\n(rule: {', '.join(f'{lr:g}' for lr in sorted(own))})"
     rows = {}
     for claim in map(claim_named, claims):
-        rows[claim.name] = {f'{lr:g}': one_word(parts_in(claim, at_rate(stored, lr))['verdict'])
-                            for lr in rates}
-        rows[claim.name][head] = measured_verdict(claim)
+        rows[claim.name] = {f'{lr:g}': word_in(claim, at_rate(stored, lr)) for lr in rates}
+        rows[claim.name][_LEDGER] = measured_verdict(claim)
     return pd.DataFrame.from_dict(rows, orient='index')
 
 
-def _picked_rates(claim) -> set:
-    "Step sizes that the rule picked for the arms of a claim, in the claim's own study."
-    picked = load_study(claim.study)['learning_rates']
-    return {picked[arm] for arm in _arms_of(claim) if arm in picked}
+_LEDGER = 'in the ledger\n(all three)'
 
 
 def at_rate(stored: dict, lr: float) -> dict:
@@ -950,7 +911,7 @@ def testable_with(name: str, paper: int) -> list[str]:
     return [claim.name for claim in own if _arms_of(claim) <= known]
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #d09e1f6d
-_WORD_INKS = {'reproduced': 'blue', 'mixed': 'orange', 'not reproduced': 'vermillion'}
+_WORD_INKS = {'reproduced': 'blue', 'inconclusive': 'orange', 'contradicted': 'vermillion'}
 
 
 def plot_words(table: pd.DataFrame):
@@ -972,13 +933,13 @@ def plot_words(table: pd.DataFrame):
 def turning(table: pd.DataFrame) -> str:
     """How many claims change their verdict over the step sizes of a table, in words.
 
-    Where a claim has no verdict at a step size, as its control broke, this is counted apart.
+    Where a claim cannot be tested at a step size, as an arm broke, this is counted apart.
     """
-    verdicts = table.mask(table == 'no verdict yet')
+    verdicts = table.mask(table.isin(['no verdict yet', 'not testable here']))
     turned = table.index[verdicts.nunique(axis=1) > 1]
     is_open = table.index[verdicts.isna().any(axis=1)]
     said = f'Verdicts that change with the step size: {_counted(turned, table)}.'
-    return f'{said} Without a verdict at some step size: {_counted(is_open, table)}.'
+    return f'{said} Not testable at some step size: {_counted(is_open, table)}.'
 
 
 def _counted(names, table) -> str:
@@ -1089,12 +1050,13 @@ def _parts_of_claim(name: str, stamp: int) -> pd.DataFrame:
     claim = claim_named(name)
     found = claim_table(claim)
     what = found['arm'].str.split('/').str[-1] + ' - ' + found['minus'].str.split('/').str[-1]
-    text = claim.name + '\n' + what + ', ' + found['metric'] + ': ' + found['predicted']
+    where = found['read'].map({'end': '', 'equal pass@1': ' at equal pass@1'})
+    text = claim.name + '\n' + what + ', ' + found['metric'] + where + ': ' + found['predicted']
     return found.assign(claim=name, text=text, margin=[part.margin for part in claim.parts])
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #4ed20323
 def plot_parts(names):
-    "A Figure: the parts of claims after equal rollouts (dots) and at equal reward (squares)."
+    "A Figure: the parts of claims as they are read (dots) and at equal progress (squares)."
     rows = pd.concat(map(claim_parts, names)).reset_index(drop=True)
     with style():
         figure, ax = plt.subplots(figsize=(8.2, 0.6 + 0.55 * len(rows)), layout='constrained')
@@ -1102,8 +1064,7 @@ def plot_parts(names):
             _draw_part(ax, -place, row)
         ax.axvline(0, color='black', lw=1)
         ax.set_yticks(-np.arange(len(rows)), rows['text'], fontsize=8)
-        ax.set(xlabel='difference with its 95% interval (dot: equal rollouts, square: equal '
-                      'reward)')
+        ax.set(xlabel='difference with its 95% interval (square: at equal progress)')
         ax.grid(False, axis='y')
     return figure
 
@@ -1116,10 +1077,10 @@ def _draw_part(ax, y: float, row) -> None:
         ax.plot([side * row['margin']] * 2, [y - .35, y + .35], color='0.5', ls=':', lw=1.5)
     ax.plot([row['low'], row['high']], [y + .1] * 2, color=blue, lw=2)
     ax.plot(row['difference'], y + .1, 'o', color=blue)
-    if np.isfinite(row['at_equal_reward']):
+    if np.isfinite(row['at_equal']):
         orange = OKABE_ITO['orange']
         ax.plot([row['equal_low'], row['equal_high']], [y - .15] * 2, color=orange, lw=2)
-        ax.plot(row['at_equal_reward'], y - .15, 's', color=orange)
+        ax.plot(row['at_equal'], y - .15, 's', color=orange)
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #37bc7cd3
 def plot_holm(p, alpha: float = 0.05):
@@ -1156,15 +1117,15 @@ def upward_parts() -> pd.DataFrame:
     Columns: difference, low, high, p (corrected), margin (0 for a strict prediction), and
     the library's verdict.
     """
-    names = [name for name in CLAIMS if not why_waiting(name)]
+    names = [name for name, claim in CLAIMS.items() if claim.parts and not why_waiting(claim)]
     rows = pd.concat(map(claim_parts, names))
-    rows = rows[rows['verdict'].isin(['holds', 'fails', 'not shown'])]
+    is_plain = rows['why'].str.startswith('could have seen') | (rows['why'] == '')
+    rows = rows[rows['verdict'].isin(['holds', 'contradicted', 'inconclusive']) & is_plain]
     sign = np.where(rows['predicted'].isin(['lower', 'not higher']), -1., 1.)
     low = np.where(sign > 0, rows['low'], -rows['high'])
     high = np.where(sign > 0, rows['high'], -rows['low'])
-    is_strict = ~rows['predicted'].str.startswith('not')
-    found = rows.assign(difference=sign * rows['difference'], low=low, high=high,
-                        p=rows['p_holm'], margin=rows['margin'].mask(is_strict, 0.))
+    found = rows.assign(difference=sign * rows['difference'], low=low, high=high)
+    found = found.assign(p=rows['p_holm'], margin=-sign * rows['border'])
     return found.set_index('claim')[['difference', 'low', 'high', 'p', 'margin', 'verdict']]
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #63758748
@@ -1175,10 +1136,11 @@ def margin_html(part: str, predicted: str, margin: float) -> str:
     "An interval of a stored claim, and the word that another prediction would have given."
     claim, number = part.split(', part ')
     claim = claim_named(claim)
-    row = claim_parts(claim.name).iloc[int(number) - 1].to_dict()
     asked = replace(claim.parts[int(number) - 1], predicted=predicted, margin=margin)
+    measured = measured_part(asked, load_study(claim.study))
+    row = corrected(replace(claim, parts=(asked,)), [measured])[0]
     word = part_verdict(asked, row)
-    said = f"{row['arm']} - {row['minus']}, {row['metric']}: {row['difference']:+.3f}"
+    said = f"{asked.arm} - {asked.minus}, {asked.metric}: {row['difference']:+.3f}"
     line = f"{html.escape(said)} [{row['low']:+.3f}, {row['high']:+.3f}]"
     return (f'{line}{_interval_bar(row, asked)}<div>predicted <b>{predicted}</b>: '
             f'<b>{word}</b></div>')
@@ -1195,14 +1157,14 @@ def _interval_bar(row: dict, part) -> str:
     marks = mark(at(row['low']), at(row['high'] - row['low'] - .5), '#0072B2')
     marks += mark(at(0.), '2px', '#000')
     if part.predicted.startswith('not '):
-        side = -1 if part.predicted == 'not lower' else 1
+        side = -predicted_sign(part)
         marks += mark(at(side * part.margin), '2px', '#D55E00')
     return element('div', marks, 'position:relative;height:14px;width:300px;background:#eee')
 
 
 def margin_panel(part: str = 'nsr_keeps, part 1') -> Panel:
     "A panel: what a stored interval would be called with another prediction and margin."
-    claims = [claim for claim in CLAIMS.values() if not why_waiting(claim)]
+    claims = [claim for claim in CLAIMS.values() if claim.parts and not why_waiting(claim)]
     known = [f'{claim.name}, part {number}' for claim in claims
              for number in range(1, len(claim.parts) + 1)]
     controls = dict(part=choice('part', part, known),
@@ -1285,9 +1247,10 @@ def plot_scale(table: pd.DataFrame):
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #4d324ba1
 _LICENCE = {
     'reproduced': 'On this testbed the sentence came out as the paper says.',
-    'mixed': 'On this testbed a part of the sentence came out as the paper says.',
-    'not reproduced': 'On this testbed no part of the sentence held. That does not contradict the '
-                      'paper, whose models and tasks are others.',
+    'contradicted': 'On this testbed a part of the sentence came out on the wrong side, at the '
+                    'neighbouring step sizes too. That is a word about this model and this task.',
+    'inconclusive': 'These runs do not decide: what could have been seen stands beside each part.',
+    'not testable here': 'On this testbed the experiment could not show the effect.',
 }
 
 
@@ -1298,7 +1261,7 @@ def report(claim) -> str:
 
 def _report_words(claim) -> str:
     "The words of the paragraph, in one line."
-    head = f'Tested, after {cited(claim.paper)}: {claim.statement.strip()} '
+    head = f'Tested, after {paper_of(claim)}: {claim.statement.strip()} '
     if why_waiting(claim):
         return f'{head}There is no experiment yet: {why_waiting(claim)}.'
     word = claim_verdict(claim)
@@ -1316,23 +1279,25 @@ def _part_sentence(row: dict) -> str:
         return f"{what}: {row['verdict']}."
     found = f"{row['difference']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
     said = f"{what}: {found}, {row['seeds']} seeds, predicted {row['predicted']}: {row['verdict']}."
-    return f'{said} {_what_is_open(row)}' if row['verdict'] == 'not shown' else said
+    return f'{said} {_what_is_open(row)}' if row['why'] else said
 
 
 def _what_is_open(row: dict) -> str:
-    "What the interval of a part that is not shown leaves open."
+    "What the interval of an inconclusive part leaves open, or what else made it so."
+    if not row['why'].startswith('could have seen'):
+        return f"The reason: {row['why']}."
     if row['low'] <= 0 <= row['high']:
         return 'Anything inside that interval is compatible with the runs, zero included.'
-    if row['p_holm'] >= 0.05:
-        corrected = f"p = {row['p_holm']:.3f}"
-        return f'The interval excludes zero, but not after the correction ({corrected}).'
-    return (f"The interval excludes zero and holds the margin of {row['margin']:g}: on which side "
-            'of that the difference lies is open.')
+    if row['low'] <= row['border'] <= row['high']:
+        return (f"The interval excludes zero and holds the margin of {row['margin']:g}: on which "
+                'side of that the difference lies is open.')
+    p = f"p = {row['p_holm']:.3f}"
+    return f'The interval excludes zero, but not after the correction ({p}).'
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #50d8ddd3
 def untried_papers() -> pd.DataFrame:
     "Papers that can be trained here (a recipe is built), and no claim of theirs was tested."
-    tested = {claim.paper for claim in CLAIMS.values()}
+    tested = {claim.paper for claim in CLAIMS.values() if not why_waiting(claim)}
     records = stored_tryouts()
     rows = []
     for row in papers().itertuples():

@@ -16,6 +16,7 @@ from .comparison import comparison_differences as comparison_differences
 from .comparison import comparison_html as comparison_html
 from .comparison import comparison_table as comparison_table
 from .comparison import crossed_interval as crossed_interval
+from .comparison import crossed_luck as crossed_luck
 from .comparison import half_width as half_width
 from .comparison import hierarchical_interval as hierarchical_interval
 from .comparison import holm as holm
@@ -36,13 +37,16 @@ from .definition_files import read_fields as read_fields
 from .definition_files import wish as wish
 from .frontiers import FrontierVerdict as FrontierVerdict
 from .frontiers import Path as Path
+from .frontiers import all_seeds as all_seeds
 from .frontiers import by_method as by_method
 from .frontiers import change_at as change_at
 from .frontiers import dominance as dominance
+from .frontiers import fewest_seeds as fewest_seeds
 from .frontiers import first_gain as first_gain
 from .frontiers import frontier as frontier
 from .frontiers import frontier_differences as frontier_differences
 from .frontiers import frontier_interval as frontier_interval
+from .frontiers import frontier_luck as frontier_luck
 from .frontiers import frontier_table as frontier_table
 from .frontiers import frontier_verdict as frontier_verdict
 from .frontiers import furthest as furthest
@@ -80,6 +84,7 @@ from .study import EvaluateApart as EvaluateApart
 from .study import Exam as Exam
 from .study import Job as Job
 from .study import PROBES as PROBES
+from .study import PROTOCOLS as PROTOCOLS
 from .study import RENEWALS as RENEWALS
 from .study import STUDIES as STUDIES
 from .study import STUDY_EXAMPLE as STUDY_EXAMPLE
@@ -89,6 +94,7 @@ from .study import arm_probe as arm_probe
 from .study import arm_recipe as arm_recipe
 from .study import at_level as at_level
 from .study import base_evaluations as base_evaluations
+from .study import by_protocol as by_protocol
 from .study import earlier_arms as earlier_arms
 from .study import exams as exams
 from .study import final_jobs as final_jobs
@@ -108,6 +114,7 @@ from .study import run_job as run_job
 from .study import run_jobs as run_jobs
 from .study import run_study as run_study
 from .study import save_study as save_study
+from .study import seeds_at as seeds_at
 from .study import shared_records as shared_records
 from .study import stale_runs as stale_runs
 from .study import standing as standing

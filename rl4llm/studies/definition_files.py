@@ -105,14 +105,16 @@ def needed_fields(cls) -> list[str]:
             if f.default is absent and f.default_factory is absent]
 
 # %% ../../nbs/studies/01_definition_files.ipynb #186e2a92
-def read_definition(path, cls, examples: dict) -> dict:
+def read_definition(path, cls, examples: dict, *, fill=None) -> dict:
     """The checked fields of a file that defines a `cls`, a dataclass with a name.
 
-    examples: field -> what it may be like.
+    examples: field -> what it may be like. fill: a function that completes the fields read.
     Raises ValueError naming the file, the field and what is wanted.
     """
     path = Path(path)
     fields = read_fields(path)
+    if fill is not None:
+        fields = fill(fields)
     check_fields(fields, examples, path.name, needed=needed_fields(cls))
     if fields['name'] != path.stem:
         raise ValueError(f"{path.name}: name is {fields['name']!r}; "
