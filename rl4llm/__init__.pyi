@@ -11,6 +11,7 @@ from . import objectives as objectives
 from . import oracle as oracle
 from . import references as references
 from . import rewards as rewards
+from . import rollouts as rollouts
 from . import samplers as samplers
 from . import scaling as scaling
 from . import selection as selection

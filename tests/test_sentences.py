@@ -355,6 +355,7 @@ FOLDERS = (
     'objectives',
     'selection',
     'samplers',
+    'rollouts',
     'references',
     'curricula',
     'rewards',

@@ -37,6 +37,7 @@ class StageInfo:
     unbiased: bool | None = None
     quiet: bool = False
     in_tokens: tuple = ()
+    draws: str = ''
 
     @property
     def module(self): return self.fn.__module__
@@ -52,7 +53,7 @@ def check_kind(kind: str) -> None:
 # %% ../../nbs/core/05_registry.ipynb #413498c2
 def stage(kind: str, *, paper: int | None = None, parent: str | None = None, changes: str = '',
           needs=(), keep_whole: str | None = None, unbiased: bool | None = None,
-          quiet: bool = False, in_tokens=()):
+          quiet: bool = False, in_tokens=(), draws: str = ''):
     """Decorator that registers a plain function, or a class with a state, as a stage.
 
     A class has `__call__`, `update`, `state_dict`, `load_state_dict`. The decorator returns what it
@@ -65,13 +66,14 @@ def stage(kind: str, *, paper: int | None = None, parent: str | None = None, cha
     unbiased: claims the exact policy gradient (the oracle checks it).
     quiet: an objective that gives a row without advantage neither loss nor gradient.
     in_tokens: names of the knobs that grow with the length of a response.
+    draws: of a sampler, what the tokens that carry loss are draws of, in half a line.
     Raises ValueError for an unknown kind or a name that another module has.
     """
     check_kind(kind)
 
     def register(fn):
         info = StageInfo(fn.__name__, kind, fn, paper, parent, changes, tuple(needs), keep_whole,
-                         unbiased, quiet, tuple(in_tokens))
+                         unbiased, quiet, tuple(in_tokens), draws)
         _check_owner(info)
         old = STAGES.get((kind, fn.__name__))
         if old is None or not _is_newer(old.module, info.module):

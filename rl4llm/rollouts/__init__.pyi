@@ -1,0 +1,25 @@
+# Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import critical_tokens as critical_tokens
+from . import tree as tree
+from .critical_tokens import critical_forks as critical_forks
+from .critical_tokens import critical_places as critical_places
+from .critical_tokens import may_be_cut as may_be_cut
+from .tree import Forest as Forest
+from .tree import Meter as Meter
+from .tree import Node as Node
+from .tree import Strategy as Strategy
+from .tree import Tree as Tree
+from .tree import add_up as add_up
+from .tree import all_open as all_open
+from .tree import beginnings as beginnings
+from .tree import best_open as best_open
+from .tree import by_uct as by_uct
+from .tree import continue_rows as continue_rows
+from .tree import fork_rows as fork_rows
+from .tree import playouts as playouts
+from .tree import plot_search_tree as plot_search_tree
+from .tree import rows_of_trees as rows_of_trees
+from .tree import search as search
+from .tree import sprout as sprout
+from .tree import trees_of as trees_of
+from .tree import verdicts as verdicts
