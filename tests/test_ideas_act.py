@@ -56,9 +56,13 @@ OWN_SIZE = {'grpo_clip_higher.objective': 4, 'grpo_dual_clip.objective': 1, 'pro
 SAME = IDLE
 
 
+# What asks for words that the tiny model never says: a model that says them.
+BASES = {'rlcr': 'tiny-think-v1'}
+
+
 @cache
-def base():
-    return Policy.load('tiny', fast=True, bf16=False, graphs=False)
+def base(name='tiny'):
+    return Policy.load(name, fast=True, bf16=False, graphs=False)
 
 
 def weights_of(policy):
@@ -68,11 +72,11 @@ def weights_of(policy):
 class Weights:
     "A run that goes on as far as it is asked for, and the weights after each step."
 
-    def __init__(self, made, level):
+    def __init__(self, made, level, model):
         self.state = start(
-            base().clone(), task('countdown', level=level), made, steps=99, seed=5, path=None
+            base(model).clone(), task('countdown', level=level), made, steps=99, seed=5, path=None
         )
-        self.after = [weights_of(base())]
+        self.after = [weights_of(base(model))]
         self.informative = []
 
     def at(self, step):
@@ -88,11 +92,11 @@ class Weights:
 RUNS = {}
 
 
-def run_of(made, level):
+def run_of(made, level, model='tiny'):
     "The run of a recipe; recipes that differ in name alone share one."
-    key = (level, *(str(getattr(made, field)) for field in STAGE_FIELDS + LOOP_FIELDS))
+    key = (model, level, *(str(getattr(made, field)) for field in STAGE_FIELDS + LOOP_FIELDS))
     if key not in RUNS:
-        RUNS[key] = Weights(made, level)
+        RUNS[key] = Weights(made, level, model)
     return RUNS[key]
 
 
@@ -109,9 +113,9 @@ def made_tiny(made):
     return made.but(prompts=2, group=4, minibatch=4 if made.minibatch else None, micro=None)
 
 
-def distance(mine, other, steps, *, level='easy', resize=made_small):
+def distance(mine, other, steps, *, level='easy', resize=made_small, model='tiny'):
     "How far the weights are apart, as a share of the way that they have come."
-    runs = [run_of(resize(made), level) for made in (mine, other)]
+    runs = [run_of(resize(made), level, model) for made in (mine, other)]
     a, b = (run.at(steps) for run in runs)
     assert all(any(run.informative[:steps]) for run in runs), (
         "no group has both rewards: nothing could differ"
@@ -147,7 +151,8 @@ def assert_acts(key, mine, other):
     resize = made_tiny if steps > 10 else made_small
     if key in OWN_SIZE:
         steps, resize = OWN_SIZE[key], lambda made: made
-    assert distance(mine, other, steps, resize=resize) > DIFFERENT, (
+    model = BASES.get(key.split('.')[0], 'tiny')
+    assert distance(mine, other, steps, resize=resize, model=model) > DIFFERENT, (
         f"after {steps} steps {key} is what it would be without"
     )
 

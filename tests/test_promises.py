@@ -191,6 +191,28 @@ BROKEN = {
         'there is one item a completion': short_items,
     },
     'random_reward': {'`rate` is a probability': text_reward(rate=2.0)},
+    'majority_reward': {
+        'without `read` unless there is one item a completion': short_items,
+    },
+    'majority_novelty_reward': {
+        'without `read` unless there is one item a completion': short_items,
+    },
+    'dealt_reward': {'as `reward` does': short_items},
+    'certainty': {'another `by`': knobs(by='x')},
+    'confidence_score': {
+        'another rule': text_reward(rule='x'),
+        'there is one item a completion': short_items,
+    },
+    'calibrated_reward': {
+        'another rule': text_reward(rule='x'),
+        '`unstated`': text_reward(unstated='x'),
+        'there is one item a completion': short_items,
+    },
+    'pattern_reward': {
+        '`full` is at least 1': text_reward(full=0),
+        'there is one item a completion': short_items,
+    },
+    'mended_reward': {'as these do': text_reward(rate=2.0)},
     'arm': {'unknown words': knobs(rows='some')},
     'g2rl': {'an unknown word': knobs(wrong='x')},
     'gae_kl': {

@@ -340,6 +340,15 @@ _REASONS = {
     'where all tokens of a response have one advantage it is its parent, as its paper says':
         ['gspo_token'],
     'nothing in it speaks against a gain; sixty problems show only larger ones': ['sapo'],
+    'no label is asked for, and the vote makes one answer the only one, right or wrong':
+        ['ttrl', 'evol_rl'],
+    'a control arm: the votes are dealt out among the answers, and following them costs what was '
+    'known': ['ttrl_shuffled'],
+    'certainty is rewarded, and the verdict never asked for':
+        ['self_certainty', 'entropy_minimisation'],
+    'phrases are counted, and the verdict never asked for': ['reasoning_pattern'],
+    'four labels in ten are wrong on purpose, which leaves a fifth of the step':
+        ['grpo_noisy', 'grpo_mended'],
 }
 for _why, _names in _REASONS.items():
     for _name in _names:
