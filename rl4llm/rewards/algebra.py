@@ -12,7 +12,7 @@ import math
 from collections import Counter
 
 # %% ../../nbs/rewards/06_algebra.ipynb #5aa82ec8
-from ..core.registry import stage, use
+from ..core.registry import stage
 from ..core.reward_calls import call_reward, reward_name, shown
 from .spurious import text_uniform
 from .verifier import correct, partial_credit, text_of, verdicts
