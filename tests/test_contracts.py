@@ -700,8 +700,9 @@ def test_reward_contract(info):
         and all(v is None or isinstance(v, float) and abs(v) < 1e6 for v in values)
     )
     assert values == fn_of(info)(prompts, texts, item=items), "not deterministic"
+    ids = {} if 'length' in info.about else dict(completion_ids=[[1]] * 4)  # a length is of them
     assert values == fn_of(info)(
-        prompts, texts, item=items, completion_ids=[[1]] * 4, trainer_state=None
+        prompts, texts, item=items, trainer_state=None, unheard_of=[1] * 4, **ids
     ), "other columns must be ignored"
     assert values == fn_of(info)(
         prompts, [[{'role': 'assistant', 'content': t}] for t in texts], item=items
@@ -1033,7 +1034,8 @@ def test_a_reward_is_called_by_name_in_any_form(info):
         ready(info.name, 'reward'),
     ):
         assert call_reward(form, prompts, texts, item=items) == wanted
-    assert call_reward(fn, prompts, texts, item=items, completion_ids=[[1]] * 4) == wanted
+    ids = {} if 'length' in info.about else dict(completion_ids=[[1]] * 4)
+    assert call_reward(fn, prompts, texts, item=items, unheard_of=[1] * 4, **ids) == wanted
     for name, spoil in BROKEN_REWARDS.items():
 
         def spoilt(prompts, completions, item):

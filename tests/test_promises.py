@@ -92,6 +92,10 @@ def short_items(info):
     return info.fn(*questions()[:2], item=[None])
 
 
+def long_ones(completions, **columns):
+    return [2.0] * len(completions)
+
+
 def text_reward(**bad):
     return lambda info: info.fn(*questions()[:2], item=questions()[2], **bad)
 
@@ -185,6 +189,7 @@ BROKEN = {
         'tests that cannot be': lambda info: info.fn([''], ['x = 1'], tests=[['assert f(x)']])
     },
     'partial_credit': {'as `correct`': short_items},
+    'unreadable': {'as `correct`': short_items},
     'flipped_reward': {
         'another `per`': text_reward(per='word'),
         '`rate`': text_reward(rate=2.0),
@@ -213,6 +218,17 @@ BROKEN = {
         'there is one item a completion': short_items,
     },
     'mended_reward': {'as these do': text_reward(rate=2.0)},
+    'brevity': {'a limit that is not above 0': text_reward(limit=0)},
+    'variety': {'another word': text_reward(by='letters'), 'an n below 1': text_reward(n=0)},
+    'weighted_sum': {
+        'another number of weights': text_reward(weights=(1.0,)),
+        'another word': text_reward(unscored='zero'),
+    },
+    'normalised_sum': {'as `weighted_sum`': text_reward(weights=(1.0,))},
+    'carl': {'a penalty outside [0, 1]': text_reward(penalties=(long_ones,))},
+    'saturated': {'an `at` that is not above 0': text_reward(at=0)},
+    'scheduled': {'as `schedule_at`': text_reward(shape='square')},
+    'shuffled': {'another word': text_reward(among='rows')},
     'arm': {'unknown words': knobs(rows='some')},
     'g2rl': {'an unknown word': knobs(wrong='x')},
     'gae_kl': {

@@ -134,6 +134,7 @@ from .reward_calls import as_rewards as as_rewards
 from .reward_calls import call_reward as call_reward
 from .reward_calls import columns_for as columns_for
 from .reward_calls import finite_number as finite_number
+from .reward_calls import reward_name as reward_name
 from .reward_calls import shown as shown
 from .rollouts import ORIGINS as ORIGINS
 from .rollouts import Rollouts as Rollouts

@@ -38,6 +38,7 @@ class StageInfo:
     quiet: bool = False
     in_tokens: tuple = ()
     draws: str = ''
+    about: tuple = ()
 
     @property
     def module(self): return self.fn.__module__
@@ -53,7 +54,8 @@ def check_kind(kind: str) -> None:
 # %% ../../nbs/core/05_registry.ipynb #413498c2
 def stage(kind: str, *, paper: int | None = None, parent: str | None = None, changes: str = '',
           needs=(), keep_whole: str | None = None, unbiased: bool | None = None,
-          quiet: bool = False, in_tokens=(), draws: str = ''):
+          quiet: bool = False, in_tokens=(), draws: str = '',
+          about=()):
     """Decorator that registers a plain function, or a class with a state, as a stage.
 
     A class has `__call__`, `update`, `state_dict`, `load_state_dict`. The decorator returns what it
@@ -67,13 +69,14 @@ def stage(kind: str, *, paper: int | None = None, parent: str | None = None, cha
     quiet: an objective that gives a row without advantage neither loss nor gradient.
     in_tokens: names of the knobs that grow with the length of a response.
     draws: of a sampler, what the tokens that carry loss are draws of, in half a line.
+    about: what a reward pays for; nothing said: correctness.
     Raises ValueError for an unknown kind or a name that another module has.
     """
     check_kind(kind)
 
     def register(fn):
         info = StageInfo(fn.__name__, kind, fn, paper, parent, changes, tuple(needs), keep_whole,
-                         unbiased, quiet, tuple(in_tokens), draws)
+                         unbiased, quiet, tuple(in_tokens), draws, tuple(about))
         _check_owner(info)
         old = STAGES.get((kind, fn.__name__))
         if old is None or not _is_newer(old.module, info.module):
@@ -204,6 +207,10 @@ def _shown(value) -> str:
 def _stored(value):
     "A knob as it is stored: a function as its place, what JSON does not know as its text."
     if hasattr(value, 'stored'): return value.stored()
+    if hasattr(value, 'knobs'): return value.to_dict()
+    is_sequence = isinstance(value, (list, tuple))
+    if is_sequence and not _is_json(value):
+        return list(map(_stored, value))
     if callable(value): return dict(function=place_of(value))
     return value if _is_json(value) else dict(text=value_text(value))
 
@@ -626,7 +633,9 @@ def _restored(value):
     Raises ValueError for a function that is not there, or that wraps no factor, and for what is
     stored as a text alone.
     """
-    if isinstance(value, list): return tuple(value)
+    if isinstance(value, list): return tuple(map(_restored, value))
+    if isinstance(value, dict) and 'knobs' in value:
+        return _stage_from_dict(value, 'reward')
     if isinstance(value, dict) and list(value) == ['text']:
         raise ValueError(f"a knob of this recipe is {value['text']:.80}, of which only this text "
                          "is stored: make the recipe anew.")
@@ -692,17 +701,25 @@ def _without_place(value):
     return {k: v for k, v in value.items() if k != 'function'}
 
 
+def _parts_of(value) -> list:
+    "A knob, or what is in it if it is a list, at any depth."
+    if not isinstance(value, (list, tuple)): return [value]
+    return [inner for part in value for inner in _parts_of(part)]
+
+
 def _functions_of(bound: Use) -> list:
     "A stage's function, the functions in its knobs or defaults, and what they wrap."
     stage_fn = bound.info.fn
     defaults = {name: p.default for name, p in parameters_of(stage_fn).items()}
-    knobs = [v for v in {**defaults, **dict(bound.knobs)}.values()
-             if v is not inspect.Parameter.empty]
-    waiting = [v for v in knobs if callable(v)]
-    found = [stage_fn]
-    for value in knobs:
+    knobs = [part for v in {**defaults, **dict(bound.knobs)}.values()
+             if v is not inspect.Parameter.empty for part in _parts_of(v)]
+    inner = [v for v in knobs if hasattr(v, 'knobs')]
+    others = [v for v in knobs if not hasattr(v, 'knobs')]
+    waiting = [v for v in others if callable(v)]
+    found = [stage_fn, *(fn for bound in inner for fn in _functions_of(bound))]
+    for value in others:
         if not callable(value):
-            value_text(value, found)                 # those in a list, the class of an object
+            value_text(value, found)                 # the class of an object
     while waiting:
         found.append(waiting.pop(0))
         wrapped = getattr(found[-1], '__wrapped__', None)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 # %% ../../nbs/core/12_signals.ipynb #a1d5c94c
 from .numerics import STATISTICS
-from .reward_calls import call_reward
+from .reward_calls import call_reward, finite_number
 from .rollouts import rows_of
 
 # %% ../../nbs/core/12_signals.ipynb #d9ed2d53
@@ -249,28 +249,57 @@ def score(reward_fn, prompts, completions, **columns) -> Float[Tensor, "n"]:
     return torch.tensor([math.nan if value is None else value for value in values])
 
 # %% ../../nbs/core/12_signals.ipynb #7130d8df
-def score_rollouts(rollouts, reward, prompts):
+def score_rollouts(rollouts, reward, prompts, **columns):
     """`rollouts` with the rewards that `reward` (a reward stage) gives their texts.
 
+    As in TRL, a reward may ask for `completion_ids`, the tokens of each completion, and for
+    `log_extra(name, values)`, with which it tells its parts: they become components,
+    which stand behind the reward itself.
+
     prompts: the text of each prompt, as the policy was asked.
+    columns: whatever else the reward is to be given, such as `trainer_state`.
     """
     rows = rollouts.prompt.tolist()
     items = [rollouts.items[i] for i in rows]
     asked = [prompts[i] for i in rows]
-    rewards = score(reward, asked, list(rollouts.texts), item=items).to(rollouts.tokens.device)
+    ids = [tokens[mask].tolist() for tokens, mask in zip(rollouts.tokens, rollouts.mask)]
+    told = {}
+    rewards = score(reward, asked, list(rollouts.texts), item=items, completion_ids=ids,
+                    log_extra=told.__setitem__, **columns).to(rollouts.tokens.device)
     name = getattr(reward, 'name', getattr(reward, '__name__', 'reward'))
-    return dataclasses.replace(rollouts, rewards=rewards, components={name: rewards})
+    parts = _as_components(told, rewards)
+    return dataclasses.replace(rollouts, rewards=rewards,
+                               components={name: rewards} | parts | {name: rewards})
+
+
+def _as_components(told: dict, like: Tensor) -> dict[str, Tensor]:
+    "What a reward told of its parts as tensors, None as nan; texts and lists are left out."
+    def is_number(value):
+        return value is None or not math.isnan(finite_number(value))
+
+    def tensor(values):
+        return like.new_tensor([math.nan if v is None else v for v in values])
+    numbers = {name: values for name, values in told.items() if all(map(is_number, values))}
+    return {name: tensor(values) for name, values in numbers.items() if len(values) == len(like)}
 
 # %% ../../nbs/core/12_signals.ipynb #42b00dd9
-def scored(policy, rollouts, reward):
-    "`rollouts` of `policy` with the rewards that `reward` (a stage) gives their texts."
-    return score_rollouts(rollouts, reward, policy.prompts(rollouts.items))
+def scored(policy, rollouts, reward, **columns):
+    """`rollouts` of `policy` with the rewards that `reward` (a stage) gives their texts.
+
+    columns: as for `score_rollouts`.
+    """
+    return score_rollouts(rollouts, reward, policy.prompts(rollouts.items), **columns)
 
 
-def greedy_rewards(rollouts, *, policy, reward, seed: int, **how) -> Float[Tensor, "n"]:
-    "Reward of the greedy answer to each row's prompt. `how`: as for `sample`."
+def greedy_rewards(rollouts, *, policy, reward, seed: int, trainer_state=None,
+                   **how) -> Float[Tensor, "n"]:
+    """Reward of the greedy answer to each row's prompt. `how`: as for `sample`.
+
+    trainer_state: what a reward is told of the training, as in TRL.
+    """
     greedy = policy.sample(list(rollouts.items), 1, seed=seed, temperature=0.0, **how)
-    return scored(policy, greedy, reward).rewards[rollouts.prompt]
+    rewarded = scored(policy, greedy, reward, trainer_state=trainer_state)
+    return rewarded.rewards[rollouts.prompt]
 
 # %% ../../nbs/core/12_signals.ipynb #a3d7cbbc
 def signals_for(needs, rollouts, **more) -> dict:

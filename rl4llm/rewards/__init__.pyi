@@ -1,4 +1,5 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import algebra as algebra
 from . import box as box
 from . import calibrated as calibrated
 from . import code_tests as code_tests
@@ -8,6 +9,28 @@ from . import noise as noise
 from . import sandbox as sandbox
 from . import spurious as spurious
 from . import verifier as verifier
+from .algebra import as_part as as_part
+from .algebra import brevity as brevity
+from .algebra import carl as carl
+from .algebra import check_factors as check_factors
+from .algebra import distinct_share as distinct_share
+from .algebra import each_row as each_row
+from .algebra import gated as gated
+from .algebra import group_scores as group_scores
+from .algebra import lengths_of as lengths_of
+from .algebra import normalised_sum as normalised_sum
+from .algebra import part_names as part_names
+from .algebra import part_values as part_values
+from .algebra import product as product
+from .algebra import prompt_groups as prompt_groups
+from .algebra import saturated as saturated
+from .algebra import schedule_at as schedule_at
+from .algebra import scheduled as scheduled
+from .algebra import shuffled as shuffled
+from .algebra import unreadable as unreadable
+from .algebra import variety as variety
+from .algebra import vetoed as vetoed
+from .algebra import weighted_sum as weighted_sum
 from .box import run_boxed as run_boxed
 from .calibrated import RULES as RULES
 from .calibrated import calibrated_reward as calibrated_reward

@@ -30,7 +30,7 @@ def check_rate(rate: float, name: str) -> float:
     return rate
 
 # %% ../../nbs/rewards/01_spurious.ipynb #d1ded63c
-@stage('reward', paper=175, parent='correct',
+@stage('reward', paper=175, parent='correct', about=('chance',),
        changes='a coin, keyed by prompt, text and seed, instead of a verdict')
 def random_reward(prompts, completions, *, rate: float = 0.5, seed: int = 0, **columns
                   ) -> list[float]:
@@ -45,7 +45,7 @@ def random_reward(prompts, completions, *, rate: float = 0.5, seed: int = 0, **c
     return [float(number < rate) for number in numbers]
 
 # %% ../../nbs/rewards/01_spurious.ipynb #6b041764
-@stage('reward', paper=175, parent='correct',
+@stage('reward', paper=175, parent='correct', about=('chance',),
        changes='verdicts are turned round at random, for single responses or for all of a prompt')
 def flipped_reward(prompts, completions, *, item=None, rate: float = 0.1, seed: int = 0,
                    per: str = 'response', **columns) -> list[float | None]:

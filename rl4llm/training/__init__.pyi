@@ -63,6 +63,7 @@ from .loop import length_limit as length_limit
 from .loop import microbatch_loss as microbatch_loss
 from .loop import needed_by_updates as needed_by_updates
 from .loop import optimizer_step as optimizer_step
+from .loop import progress_of as progress_of
 from .loop import restore as restore
 from .loop import rewards_by_problem as rewards_by_problem
 from .loop import roll_back as roll_back

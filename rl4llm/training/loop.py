@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['LARGEST_COPIED', 'TrainState', 'check_group_of_one', 'check_stages', 'start', 'restore', 'length_limit',
-           'draw_rollouts', 'check_rewards', 'add_verdicts', 'add_step_signals', 'collect', 'TrainingDiverged',
-           'last_checkpoint', 'roll_back', 'divergence_error', 'check_weights', 'take_snapshot', 'check_divergence',
-           'microbatch_loss', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update', 'update_memory',
-           'rewards_by_problem', 'with_checkpoints', 'check_groups', 'draw_step', 'learn_step', 'train_step',
-           'all_steps', 'written_status', 'how_to_go_on', 'finish', 'check_steps', 'train']
+           'draw_rollouts', 'check_rewards', 'add_verdicts', 'progress_of', 'add_step_signals', 'collect',
+           'TrainingDiverged', 'last_checkpoint', 'roll_back', 'divergence_error', 'check_weights', 'take_snapshot',
+           'check_divergence', 'microbatch_loss', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update',
+           'update_memory', 'rewards_by_problem', 'with_checkpoints', 'check_groups', 'draw_step', 'learn_step',
+           'train_step', 'all_steps', 'written_status', 'how_to_go_on', 'finish', 'check_steps', 'train']
 
 # %% ../../nbs/training/06_loop.ipynb #5ce8dd4b
 import contextlib, math, sys, time, warnings
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 # %% ../../nbs/training/06_loop.ipynb #1d47ef42
 import torch
@@ -195,10 +196,16 @@ def add_verdicts(rollouts, reward):
     return replace(rollouts, components=components)
 
 # %% ../../nbs/training/06_loop.ipynb #a4c27e61
+def progress_of(state: TrainState) -> SimpleNamespace:
+    "How far the training is, as TRL tells a reward function: steps done, and all of them."
+    return SimpleNamespace(global_step=state.step, max_steps=state.steps)
+
+
 def add_step_signals(state: TrainState, rollouts, needs):
     "`rollouts` with the signals `needs`, computed in slices that fit into memory."
     greedy = partial(greedy_rewards, policy=state.policy, reward=state.stages.reward,
-                     seed=int(fold(state.seed, state.step, 3)), **length_limit(state.recipe))
+                     seed=int(fold(state.seed, state.step, 3)), trainer_state=progress_of(state),
+                     **length_limit(state.recipe))
     return add_signals(rollouts, needs, policy=state.policy, reference=state.stages.reference,
                        greedy=greedy, parts=row_parts(rollouts.group, state.recipe.micro))
 
@@ -206,7 +213,8 @@ def add_step_signals(state: TrainState, rollouts, needs):
 def collect(state: TrainState):
     "What is drawn in this step, with rewards and the signals that stages need first."
     stages = state.stages
-    rewarded = scored(state.policy, draw_rollouts(state), stages.reward)
+    drawn = draw_rollouts(state)
+    rewarded = scored(state.policy, drawn, stages.reward, trainer_state=progress_of(state))
     rollouts = add_verdicts(rewarded, stages.reward)
     check_rewards(state, rollouts)
     return add_step_signals(state, rollouts, stages.needed_first)

@@ -68,7 +68,18 @@ def metrics_of_rows(rollouts) -> dict:
     found['entropy'] = -masked_mean(own.logp_behave, own.mask)
     found.update(length=lengths.mean(), finished=own.finished.float().mean())
     found.update(_lengths_by_verdict(own, lengths))
+    found.update(_parts_of_reward(own))
     return {name: None if value is None else float(value) for name, value in found.items()}
+
+
+def _parts_of_reward(rollouts) -> dict:
+    """Mean of each part that a combined reward told, by the name 'rewards/<part>' as in TRL.
+
+    The reward itself stands before its parts, and the verdicts have a metric of their own.
+    """
+    parts = {name: part for name, part in list(rollouts.components.items())[1:]
+             if name != 'correct'}
+    return {f'rewards/{name}': part.nanmean() for name, part in parts.items()}
 
 
 def _lengths_by_verdict(rollouts, lengths) -> dict:
