@@ -28,12 +28,7 @@ THINKING_TRYOUT = Tryout(
 THINKING_FILE = ASSETS / 'thinking_tryouts.json'
 
 # %% ../../nbs/studies/06_thinking_tryouts.ipynb #621f6588
-ON_THINKING = (
-    'grpo', 'dr_grpo', 'lite_ppo', 'gspo', 'gmpo', 'hicra', 'hicra_random',
-    'rloo', 'opo', 'pacs',
-    'grpo_clip_higher', 'dapo', 'forking_tokens', 'forking_tokens_bottom',
-    'forking_tokens_random',
-)
+ON_THINKING = ('grpo', 'dr_grpo', 'lite_ppo', 'gspo')
 
 # %% ../../nbs/studies/06_thinking_tryouts.ipynb #b4448eee
 def thinking_records() -> dict:
