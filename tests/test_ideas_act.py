@@ -28,6 +28,7 @@ LATER = {
     'paired_pooled': (8, "as paired_scale"),
     'rlfr': (7, "the flow learns from five batches before it fines anything"),
     'rlfr_shuffled': (7, "as rlfr, whose scores it shuffles"),
+    'grpo_noisy': (4, "a problem with both rewards has to turn up whose coin says flip"),
     'off_policy_mask': (6, "samples are as old as they get after four steps"),
     'grpo_adaptive_kl': (4, "the coefficient is steered for the first time after the first step"),
     **dict.fromkeys(

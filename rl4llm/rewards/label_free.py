@@ -140,7 +140,7 @@ def evol_rewards(texts, answers, *, prompt: str = '') -> list[float]:
     "EVOL-RL's rewards of all completions of one prompt, from -1 to 1."
     readable = [i for i, answer in enumerate(answers) if answer is not None]
     rewards = [-1.0] * len(texts)
-    if len(readable) == 1 and len(texts) > 1: return rewards
+    if len(readable) < min(2, len(texts)): return rewards
     favourite = vote(answers, prompt=prompt)
     majority = torch.tensor([answers[i] == favourite for i in readable])
     new = novelty(text_similarity([texts[i] for i in readable]), majority)
@@ -203,10 +203,11 @@ def self_certainty(logits: Float[Tensor, "m v"], tokens: Int[Tensor, "m"]) -> Fl
        unbiased=False, changes="certainty of the policy itself in the place of the rewards")
 def certainty(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, mask: Bool[Tensor, "n t"],
               old_entropy: Float[Tensor, "n t"], old_self_certainty: Float[Tensor, "n t"],
-              by: str = 'self_certainty', eps: float = 1e-4) -> Float[Tensor, "n"]:
+              by: str = 'self_certainty', eps: float = 1e-2) -> Float[Tensor, "n"]:
     """GRPO's advantage of how certain the policy was of each row; rewards are not looked at.
 
     by: 'self_certainty', or 'entropy' for minus the mean entropy.
+    eps: nats added to the deviation, so that rounding errors of equal texts do not count.
     Raises ValueError on wrong shapes, infinite rewards or another `by`.
     """
     check_group(rewards, group)
