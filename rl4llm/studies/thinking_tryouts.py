@@ -106,5 +106,6 @@ def plot_lengths(table: pd.DataFrame):
             ax.annotate(f' {name}', (row['tokens, wrong'], row['after']), fontsize=7, va='center')
         ax.axhline(table['before'].iloc[0], color='black', ls=':', lw=1)
         ax.set(xlabel='tokens of a wrong response at the end', ylabel='pass@1 at the end')
+        ax.margins(x=0.15)
         ax.set_title('Dotted: pass@1 before training')
         return ax
