@@ -69,5 +69,5 @@ def atlas_explorer(family: str = 'all', status: str = 'built', verdict: str = 'a
     controls = dict(family=choice('family', family, families),
                     status=choice('status', status, statuses),
                     verdict=choice('verdict', verdict, ['all', *VERDICTS]))
-    frames = [dict(family='analysis'), dict(verdict='not reproduced')]
+    frames = [dict(family='analysis'), dict(verdict='inconclusive')]
     return Panel(_atlas_html, controls, title='Atlas of papers', frames=frames, width=900)
