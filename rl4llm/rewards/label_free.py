@@ -227,6 +227,4 @@ add_recipe('ttrl_shuffled', 'ttrl', reward=use(dealt_reward, reward=majority_rew
 add_recipe('evol_rl', 'ttrl', paper=8, reward=majority_novelty_reward,
            summary='majority decides the sign, novelty the order')
 add_recipe('self_certainty', 'grpo', advantage=use(certainty, by='self_certainty'),
-           summary='GRPO on how far from uniform the policy is, without a reward')
-add_recipe('entropy_minimisation', 'grpo', advantage=use(certainty, by='entropy'),
-           summary='GRPO on minus the entropy, without a reward');
+           summary='GRPO on how far from uniform the policy is, without a reward');

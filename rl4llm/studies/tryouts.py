@@ -344,8 +344,7 @@ _REASONS = {
         ['ttrl', 'evol_rl'],
     'a control arm: the votes are dealt out among the answers, and following them costs what was '
     'known': ['ttrl_shuffled'],
-    'certainty is rewarded, and the verdict never asked for':
-        ['self_certainty', 'entropy_minimisation'],
+    'certainty is rewarded, and the verdict never asked for': ['self_certainty'],
     'phrases are counted, and the verdict never asked for': ['reasoning_pattern'],
     'four labels in ten are wrong on purpose, which leaves a fifth of the step':
         ['grpo_noisy', 'grpo_mended'],
