@@ -125,6 +125,7 @@ def shown():
         Plan=planned,
         GradientCheck=check,
         TokenTree=tree,
+        Tree=lambda: importlib.import_module('rl4llm.rollouts').Tree(),
         Claim=claim,
         FullScale=full_scale,
         Dashboard=dashboard,
@@ -153,7 +154,7 @@ def classes():
     return sorted(found)
 
 
-NAMELESS = ('TokenTree', 'Replay', 'FrontierVerdict')  # show no name that a user gives
+NAMELESS = ('TokenTree', 'Tree', 'Replay', 'FrontierVerdict')  # show no name that a user gives
 
 
 @pytest.mark.parametrize('name', classes())

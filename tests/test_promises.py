@@ -174,6 +174,10 @@ BROKEN = {
         'as `sample`': sampled([]),
     },
     'sample_by_the_clock': {'as `sample`': sampled([])},
+    'critical_forks': {
+        'as `sample`': sampled([]),
+        'a model outside the Llama family': lambda info: sampled(policy=foreign_policy())(info),
+    },
     'sample': {
         'no items': sampled([]),
         'bad settings': sampled(group=0),

@@ -167,7 +167,9 @@ def test_trying_writes_as_it_goes_and_is_repeatable(tmp_path, monkeypatch):
     monkeypatch.setattr(
         t,
         'try_out',
-        lambda name, base=None: try_out(name, Tryout(steps=1, problems=3, samples=4), base=None),
+        lambda name, how=None, base=None: try_out(
+            name, Tryout(steps=1, problems=3, samples=4), base=None
+        ),
     )
     monkeypatch.setattr(t, 'stored_tryouts', dict)
     said = []
@@ -188,7 +190,7 @@ def test_a_command_stores_only_if_it_is_asked_to(tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
     record = stored_tryouts()['grpo']
-    monkeypatch.setattr(t, 'try_out', lambda name, base=None: record | dict(lr=0.123))
+    monkeypatch.setattr(t, 'try_out', lambda name, how=None, base=None: record | dict(lr=0.123))
     monkeypatch.setattr(t, 'TRYOUT_FILE', tmp_path / 'assets' / 'tryouts.json')
     monkeypatch.setenv('RL4LLM_RUNS', str(tmp_path / 'runs'))
     for words, where in (([], 'runs'), (['--store'], 'assets')):

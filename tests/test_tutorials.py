@@ -1,6 +1,6 @@
 "The course: every exercise has a stub, a folded solution and hints; every lesson runs, dry in seconds and in full in minutes."
 
-import ast, contextlib, copy, inspect, io, itertools, math, os, re, time
+import ast, contextlib, copy, functools, inspect, io, itertools, math, os, re, time
 from pathlib import Path
 from unittest import mock
 import nbformat, numpy as np, pytest, torch
@@ -279,8 +279,8 @@ def test_no_factor_is_found_where_there_is_none(ex):
 
 @every_exercise
 def test_hints_are_specific(ex):
-    "Two mistakes never share a hint."
-    hints = [hint for _, hint in ex.mistakes]
+    "Two mistakes never share a hint, unless they are listed by rule: sets with the same first slip."
+    hints = [hint for wrong, hint in ex.mistakes if not isinstance(wrong, functools.partial)]
     assert len(set(hints)) == len(hints)
 
 
@@ -661,19 +661,14 @@ SLIPS = [
     (
         '8.8',
         'no third word',
-        lambda low, high, p, m: torch.where(
-            torch.where(m > 0, low > -m, (p < 0.05) & (low > 0)), 1, -1
-        ),
+        lambda low, high, p, m: torch.where((p < 0.05) & (low > -m), 1, -1),
         'third word',
     ),
     (
         '8.8',
         'below zero fails',
-        lambda low, high, p, m: (
-            torch.where(m > 0, low > -m, (p < 0.05) & (low > 0)).int()
-            - ((low <= -m) & (p < 0.05) & (high < 0)).int()
-        ),
-        'not yet beyond the margin',
+        lambda low, high, p, m: torch.where(p < 0.05, 1 - 2 * (high < 0).int(), 0),
+        'certainly below 0',
     ),
     ('8.8', 'sign alone', lambda low, high, p, m: (low + high).sign(), 'Luck'),
 ]

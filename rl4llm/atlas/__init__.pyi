@@ -34,16 +34,13 @@ from .claims import claims_table as claims_table
 from .claims import control_broken as control_broken
 from .claims import corrected as corrected
 from .claims import equal_progress as equal_progress
-from .claims import family as family
 from .claims import judged_parts as judged_parts
 from .claims import lacks_runs as lacks_runs
-from .claims import least_effect as least_effect
 from .claims import ledger as ledger
 from .claims import measured_part as measured_part
 from .claims import measured_rows as measured_rows
 from .claims import measured_verdict as measured_verdict
 from .claims import metric_at as metric_at
-from .claims import metric_mean as metric_mean
 from .claims import missing_runs as missing_runs
 from .claims import one_word as one_word
 from .claims import paired_seeds as paired_seeds
@@ -58,7 +55,6 @@ from .claims import step_sizes as step_sizes
 from .claims import study_arms as study_arms
 from .claims import then as then
 from .claims import token_ratio as token_ratio
-from .claims import turns_over as turns_over
 from .claims import why_earlier_loop as why_earlier_loop
 from .claims import why_waiting as why_waiting
 from .claims import words_of as words_of

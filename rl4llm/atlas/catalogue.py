@@ -56,7 +56,6 @@ PARTLY = {
     23: 'its policy gradient on a masked vocabulary; its text-generation tasks are missing',
     47: 'its measures; its way to choose data is missing',
     57: 'its anchor and bonus; its data, penalties and supervised start are missing',
-    61: 'its measures; its reward is missing',
     75: 'its controller and transfer protocols; its workers on many processes are missing',
     90: 'its sharing of groups as text, in one process; its network is missing',
     112: 'its measures; its training with partial steps is missing',

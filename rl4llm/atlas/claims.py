@@ -6,10 +6,9 @@
 __all__ = ['CLAIMS', 'VERDICTS', 'LEGEND', 'Check', 'Part', 'predicted_sign', 'border_of', 'Claim', 'add_claim', 'claim_named',
            'paper_of', 'words_of', 'read_claim', 'study_arms', 'records_at', 'step_sizes', 'Found', 'part_row',
            'arm_of', 'equal_progress', 'metric_at', 'paired_seeds', 'control_broken', 'measured_part', 'token_ratio',
-           'metric_mean', 'check_result', 'part_verdict', 'part_reason', 'why_waiting', 'lacks_runs', 'measured_rows',
-           'turns_over', 'ledger', 'family', 'corrected', 'least_effect', 'judged_parts', 'claim_table',
-           'claim_verdict', 'measured_verdict', 'why_earlier_loop', 'one_word', 'missing_runs', 'claim_rows', 'then',
-           'claim_html', 'claims_table']
+           'check_result', 'part_verdict', 'part_reason', 'why_waiting', 'lacks_runs', 'measured_rows', 'ledger',
+           'corrected', 'judged_parts', 'claim_table', 'claim_verdict', 'measured_verdict', 'why_earlier_loop',
+           'one_word', 'missing_runs', 'claim_rows', 'then', 'claim_html', 'claims_table']
 
 # %% ../../nbs/atlas/00_claims.ipynb #aecde1c9
 import dataclasses, functools, html
@@ -144,11 +143,13 @@ def claim_named(name: str) -> Claim:
 # %% ../../nbs/atlas/00_claims.ipynb #8dc4bc1d
 def paper_of(claim) -> str:
     "The paper that a claim is of, for a reader."
+    claim = claim_named(claim)
     return claim.source or cited(claim.paper)
 
 
 def words_of(claim) -> str:
     "The paper's own words and where they stand, or that the sentence is in ours."
+    claim = claim_named(claim)
     return f'"{claim.quote}" ({claim.place})' if claim.quote else 'in our words'
 
 # %% ../../nbs/atlas/00_claims.ipynb #3b8d3cb3
@@ -404,7 +405,7 @@ def token_ratio(part, runs) -> float:
     return tokens(part.arm) / other if other else float('nan')
 
 # %% ../../nbs/atlas/00_claims.ipynb #1e5951b0
-def metric_mean(stored: dict, arm: str, metric: str) -> float:
+def _metric_mean(stored: dict, arm: str, metric: str) -> float:
     "A training metric, mean over the runs of an arm at its middle step size; nan if unknown."
     values = []
     for record in records_at(stored, [arm]):
@@ -415,13 +416,13 @@ def metric_mean(stored: dict, arm: str, metric: str) -> float:
 def check_result(check: Check, part, stored: dict) -> tuple[bool, str]:
     "Whether a mechanism acted, and the numbers that say so."
     arm = check.arm or part.arm
-    value = metric_mean(stored, arm, check.metric)
+    value = _metric_mean(stored, arm, check.metric)
     if check.differs is None:
         wanted = check.at_least
         asked = f'wanted at least {wanted:g}'
     else:
         wanted = check.differs
-        value = abs(value - metric_mean(stored, part.minus, check.metric))
+        value = abs(value - _metric_mean(stored, part.minus, check.metric))
         asked = f'wanted a difference of {wanted:g}'
     if not np.isfinite(value): return False, f'{check.metric} was not recorded; {asked}'
     return value >= wanted, f'{check.metric} {value:.3g}, {asked}'
@@ -465,16 +466,18 @@ def why_waiting(claim) -> str:
 
 def lacks_runs(claim) -> bool:
     "Whether a claim has an experiment whose runs are not stored here."
+    claim = claim_named(claim)
     return bool(claim.parts and why_waiting(claim) and not claim.needs_scale)
 
 # %% ../../nbs/atlas/00_claims.ipynb #12283234
 def measured_rows(claim, stored: dict) -> list[dict]:
     "The parts of a claim in stored runs, with their checks and the neighbouring step sizes."
+    claim = claim_named(claim)
     rows = []
     for part in claim.parts:
         row = measured_part(part, stored)
         sizes = step_sizes(stored, (part.arm, part.minus))
-        row |= dict(sizes=sizes, turns=sizes > 1 and turns_over(part, stored, row))
+        row |= dict(sizes=sizes, turns=sizes > 1 and _turns_over(part, stored, row))
         checks = [check_result(check, part, stored) for check in part.acted]
         row['idle'] = not all(done for done, _ in checks)
         row['acted'] = '; '.join(told for _, told in checks)
@@ -482,7 +485,7 @@ def measured_rows(claim, stored: dict) -> list[dict]:
     return rows
 
 
-def turns_over(part, stored: dict, row: dict) -> bool:
+def _turns_over(part, stored: dict, row: dict) -> bool:
     "Whether a neighbouring step size lies on the other side, beyond its own standard error."
     border = border_of(part, row['difference'])
     here = row['difference'] - border
@@ -517,7 +520,7 @@ def ledger() -> dict:
     return {claim: _rows(claim, _stamp(claim.study)) for claim in claims}
 
 # %% ../../nbs/atlas/00_claims.ipynb #4b128223
-def family(claim, rows, ours: bool = False) -> list[float]:
+def _family(claim, rows, ours: bool = False) -> list[float]:
     "p-values of the ledger's parts, those of `claim` first; primary ones, or those of ours."
     measured = {claim: rows}
     measured |= {other: known for other, known in ledger().items() if other.name != claim.name}
@@ -532,19 +535,20 @@ def corrected(claim, rows) -> list[dict]:
 
     `rows` stand in the ledger in place of those that are stored for a claim of this name.
     """
+    claim = claim_named(claim)
     found = [dict(row) for row in rows]
     for ours in (False, True):
-        p = np.array(family(claim, rows, ours), dtype=float)
+        p = np.array(_family(claim, rows, ours), dtype=float)
         known = np.isfinite(p)
         p[known] = holm(p[known])
         own = [row for part, row in zip(claim.parts, found) if part.ours == ours]
         for row, value in zip(own, p):
             row['p_holm'] = float(value)
-            row['least'] = least_effect(row['luck'], known.sum())
+            row['least'] = _least_effect(row['luck'], known.sum())
     return found
 
 
-def least_effect(luck, tests: int) -> float:
+def _least_effect(luck, tests: int) -> float:
     "The smallest difference that is told from its border, whatever the other tests say."
     if not luck: return float('nan')
     return float(half_width(luck, 1 - 0.05 / max(1, tests)))
@@ -552,6 +556,7 @@ def least_effect(luck, tests: int) -> float:
 # %% ../../nbs/atlas/00_claims.ipynb #33f419ba
 def judged_parts(claim, stored: dict) -> pd.DataFrame:
     "The parts of a claim in any stored runs, corrected over the ledger, with their verdicts."
+    claim = claim_named(claim)
     return _judged(claim, measured_rows(claim, stored))
 
 

@@ -84,9 +84,15 @@ def nearest(name: str, known, what: str = '') -> str:
 
     what: the kind of thing, in the plural.
     """
-    near = close_names(name, known, n=1)
+    near = close_names(name, known, n=1) or _beginning_with(name, known)
     if near: return f"did you mean {near[0]!r}?"
     return f"{what or 'allowed'}: {', '.join(map(str, known))}."
+
+
+def _beginning_with(name: str, known) -> list[str]:
+    "The entries of `known` that begin with `name`, whatever its case; a beginning has 2 letters."
+    beginning = str(name).lower()
+    return [str(k) for k in known if len(beginning) > 1 and str(k).lower().startswith(beginning)]
 
 
 def check_name(name: str, known, what: str) -> str:

@@ -153,7 +153,6 @@ from .reproduction_lesson import claim_text as claim_text
 from .reproduction_lesson import claims_of_abstract as claims_of_abstract
 from .reproduction_lesson import false_alarms as false_alarms
 from .reproduction_lesson import grid_diagram as grid_diagram
-from .reproduction_lesson import margin_html as margin_html
 from .reproduction_lesson import margin_panel as margin_panel
 from .reproduction_lesson import paired_differences as paired_differences
 from .reproduction_lesson import plot_holm as plot_holm

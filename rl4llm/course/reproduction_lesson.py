@@ -6,9 +6,8 @@
 __all__ = ['abstract_table', 'claims_of_abstract', 't_quantiles', 'stations_diagram', 'plot_redistribution', 'claim_diagram',
            'arms_diagram', 'tuning_scores', 'plot_tuning', 'word_in', 'words_by_step_size', 'at_rate', 'testable_with',
            'plot_words', 'turning', 'grid_diagram', 'paired_differences', 'width_by_seeds', 'chance_to_find',
-           'plot_widths', 'claim_parts', 'plot_parts', 'plot_holm', 'false_alarms', 'upward_parts', 'margin_html',
-           'margin_panel', 'study_text', 'claim_text', 'scale_table', 'plot_scale', 'report', 'untried_papers',
-           'blank_form']
+           'plot_widths', 'claim_parts', 'plot_parts', 'plot_holm', 'false_alarms', 'upward_parts', 'margin_panel',
+           'study_text', 'claim_text', 'scale_table', 'plot_scale', 'report', 'untried_papers', 'blank_form']
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #d33f5dea
 import functools, html, textwrap
@@ -1132,7 +1131,7 @@ def upward_parts() -> pd.DataFrame:
 _PREDICTIONS = ('higher', 'lower', 'not lower', 'not higher')
 
 
-def margin_html(part: str, predicted: str, margin: float) -> str:
+def _margin_html(part: str, predicted: str, margin: float) -> str:
     "An interval of a stored claim, and the word that another prediction would have given."
     claim, number = part.split(', part ')
     claim = claim_named(claim)
@@ -1171,7 +1170,7 @@ def margin_panel(part: str = 'nsr_keeps, part 1') -> Panel:
                     predicted=choice('predicted', 'not lower', _PREDICTIONS),
                     margin=ladder('margin', .05, (.0, .01, .02, .05, .1, .2, .3, .4)))
     frames = [dict(margin=margin) for margin in (.02, .1, .4)]
-    return Panel(margin_html, controls, title='The same interval, other questions', frames=frames)
+    return Panel(_margin_html, controls, title='The same interval, other questions', frames=frames)
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #4dc5f8ba
 def study_text(name: str, arms, **sizes) -> str:

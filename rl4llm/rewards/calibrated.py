@@ -64,7 +64,7 @@ def confidence_score(prompts, completions, *, item=None, rule: str = 'brier', **
 
     rule: one of RULES. None without an item.
     Raises ValueError for another rule, or unless there is one item a completion.
-    Source: RLCR (paper 61).
+    Source: RLCR (Damani et al. 2025).
     """
     scores = []
     for c, completion in zip(correct(prompts, completions, item=item), completions):
@@ -88,7 +88,7 @@ def calibrated_reward(prompts, completions, *, item=None, rule: str = 'brier',
     unstated: a text without a confidence has the 'worst' score, or gets 'nothing' (-1 - `weight`)
     even if it is right, as in the released code.
     Raises ValueError for another rule or `unstated`, or unless there is one item a completion.
-    Source: RLCR (paper 61).
+    Source: RLCR (Damani et al. 2025).
     """
     if unstated not in ('worst', 'nothing'):
         raise ValueError(f"unstated is {unstated!r}; choose 'worst' or 'nothing'.")

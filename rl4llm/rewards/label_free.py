@@ -114,7 +114,7 @@ def novelty(similarity: Float[Tensor, "n n"], majority: Bool[Tensor, "n"]) -> Fl
     """How little each text resembles its own side on average, and any other text at most.
 
     One that is alone on its side is compared with all others. A single text is new.
-    Source: EVOL-RL (paper 8).
+    Source: EVOL-RL (Zhou et al. 2025).
     """
     n = len(majority)
     if n < 2: return torch.ones(n, dtype=similarity.dtype)
@@ -161,7 +161,7 @@ def majority_novelty_reward(prompts, completions, *, item=None, read=None, **col
     It needs all completions of a prompt in one call. What cannot be read gets -1.
     read: a function from a text to its answer; then no item is needed, else None without one.
     Raises ValueError without `read` unless there is one item a completion.
-    Source: EVOL-RL (paper 8).
+    Source: EVOL-RL (Zhou et al. 2025).
     """
     answers = answers_of(completions, item, read=read)
     rewards = [None] * len(answers)

@@ -48,7 +48,7 @@ def phrases_in(text: str, phrases=PHRASES) -> int:
 def repeated_share(text: str, *, n: int = 20) -> float:
     """Number of word sequences of length `n` that occur more than once, over all sequences.
 
-    0 for a text of fewer than `n` words. Source: paper 186, as in its released code.
+    0 for a text of fewer than `n` words. Source: Lv et al. (2025), the released code.
     """
     words = text.split()
     grams = Counter(zip(*(words[i:] for i in range(n))))
@@ -63,7 +63,7 @@ def pattern_reward(prompts, completions, *, item=None, phrases=PHRASES, full: in
     0 for a completion without a readable answer, None without an item. Whether the answer is
     right is not looked at.
     Raises ValueError unless `full` is at least 1, and unless there is one item a completion.
-    Source: paper 186.
+    Source: Lv et al. (2025).
     """
     if full < 1:
         raise ValueError(f"full is {full!r}, wanted the number of phrases that pays in full, "
@@ -85,7 +85,7 @@ def mended_reward(prompts, completions, *, item=None, rate: float = 0.4, per: st
     """Flipped verdicts; where they are below 1/2, plus `weight` times the phrase reward.
 
     rate, per, seed: of `flipped_reward`. phrases, full: of `pattern_reward`.
-    Raises as these do. Source: paper 186.
+    Raises as these do. Source: Lv et al. (2025).
     """
     given = flipped_reward(prompts, completions, item=item, rate=rate, per=per, seed=seed)
     found = pattern_reward(prompts, completions, item=item, phrases=phrases, full=full)

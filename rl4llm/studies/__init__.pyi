@@ -130,8 +130,6 @@ from .study import with_repeats as with_repeats
 from .study import without_repeats as without_repeats
 from .thinking_tryouts import ON_THINKING as ON_THINKING
 from .thinking_tryouts import THINKING_FILE as THINKING_FILE
-from .thinking_tryouts import THINKING_TRYOUT as THINKING_TRYOUT
-from .thinking_tryouts import over_parent as over_parent
 from .thinking_tryouts import plot_lengths as plot_lengths
 from .thinking_tryouts import thinking_due as thinking_due
 from .thinking_tryouts import thinking_records as thinking_records
