@@ -729,7 +729,7 @@ def test_the_interval_is_the_one_written_out():
         ('half_width', 'np.sqrt(sum(squares))', 'np.sqrt(max(squares))'),
         ('p_value', 'return 1 - low', 'return (1 - low) / 2'),
         ('p_value', 'np.where(covers, low, middle)', 'np.where(covers, middle, low)'),
-        ('crossed_interval', 'mean - arms[1].mean((0, 1))', 'mean'),
+        ('crossed_luck', 'mean - arms[1].mean((0, 1))', 'mean'),
         ('crossed_interval', 'half_width(parts, level)', 'half_width(parts, 0.95)'),
     ],
 )
