@@ -1,5 +1,8 @@
-"""What docstrings and registrations promise is kept. Every "Raises ..." of a stage has a call below that makes it true; a stage
-that adds a clause fails here until the call is added, or the clause taken out."""
+"""What docstrings and registrations promise is kept.
+
+Every "Raises ..." of a stage has a call below that makes it true; a stage that adds a clause fails
+here until the call is added, or the clause taken out.
+"""
 
 import dataclasses, re, warnings
 from functools import partial
@@ -44,7 +47,7 @@ CLAUSE = re.compile(r',\s+(?:and |or )?(?![^(\[]*[)\]])|\s(?:or|and)\s')
 
 
 def clauses(info):
-    "What a docstring says that a stage raises for, beyond what all stages of its kind are tested for."
+    "What a stage says that it raises for, beyond what all stages of its kind are tested for."
     doc = ' '.join((info.fn.__doc__ or '').split())
     told = [
         c.strip()
@@ -151,6 +154,10 @@ def foreign_policy():
     return Policy(model, small_policy().tokenizer, 'foreign', 'compact')
 
 
+def foreign_sampled(info):
+    return sampled(policy=foreign_policy())(info)
+
+
 BROKEN = {
     'handful': {'a count below 1': curriculum(count=0), 'no problems': curriculum(problems=[])},
     'prompt_pairs': {
@@ -160,7 +167,7 @@ BROKEN = {
     'uniform': {'an empty pool': curriculum(pool=[])},
     'lagged_top_p': {
         'bad settings': made_with(every=0),
-        'a model outside the Llama family': lambda info: sampled(policy=foreign_policy())(info),
+        'a model outside the Llama family': foreign_sampled,
     },
     'logged_sample': {'fewer than one batch': made_with(batches=0)},
     'stale_sample': {'a negative lag': made_with(lag=-1)},
@@ -176,7 +183,7 @@ BROKEN = {
     'sample_by_the_clock': {'as `sample`': sampled([])},
     'critical_forks': {
         'as `sample`': sampled([]),
-        'a model outside the Llama family': lambda info: sampled(policy=foreign_policy())(info),
+        'a model outside the Llama family': foreign_sampled,
     },
     'sample': {
         'no items': sampled([]),

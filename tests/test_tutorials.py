@@ -279,7 +279,7 @@ def test_no_factor_is_found_where_there_is_none(ex):
 
 @every_exercise
 def test_hints_are_specific(ex):
-    "Two mistakes never share a hint, unless they are listed by rule: sets with the same first slip."
+    "Two mistakes never share a hint, but for those that are listed by rule."
     hints = [hint for wrong, hint in ex.mistakes if not isinstance(wrong, functools.partial)]
     assert len(set(hints)) == len(hints)
 
@@ -336,7 +336,7 @@ def plain_cov(z, a):
     return torch.cov(torch.stack([z.log_softmax(0), a]))[0, 1]
 
 
-# what readers hand in, written as they would write it: exercise, answer, words that name the mistake
+# what readers hand in, as they would write it: exercise, answer, words that name the mistake
 SLIPS = [
     ('1.4', 'mask forgotten', lambda z, y, m: picked(z, y).sum(1), 'padding'),
     ('1.4', 'mean', lambda z, y, m: (picked(z, y) * m).sum(1) / m.sum(1), 'mean over the tokens'),

@@ -90,7 +90,7 @@ def nearest(name: str, known, what: str = '') -> str:
 
 
 def _beginning_with(name: str, known) -> list[str]:
-    "The entries of `known` that begin with `name`, whatever its case; a beginning has 2 letters."
+    "What of `known` begins with `name` in any case; from two letters on."
     beginning = str(name).lower()
     return [str(k) for k in known if len(beginning) > 1 and str(k).lower().startswith(beginning)]
 
