@@ -435,7 +435,7 @@ FOR_READERS = {
 }  # names by which a paper or a reader looks something up
 
 
-UNSHOWN = 40  # public names that only their own module uses; this number only falls
+UNSHOWN = 1  # public names that only their own module uses; this number only falls
 
 
 def words_of(text: str) -> set[str]:

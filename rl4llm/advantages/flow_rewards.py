@@ -179,7 +179,10 @@ class rlfr:
         if not right.any(): return
         h, condition = state_pairs(self.seen, right)
         g = torch.Generator().manual_seed(self.taught)
-        self.losses = [self.flow.step(self.fit(h, condition, g)) for _ in range(self.epochs)]
+        self.losses = []
+        for _ in range(self.epochs):
+            loss = self.fit(h, condition, g)
+            self.losses.append(self.flow.step(loss))
         self.taught += 1
 
     def fit(self, h, condition, g: torch.Generator) -> Float[Tensor, ""]:

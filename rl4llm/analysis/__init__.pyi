@@ -182,12 +182,9 @@ from .thoughts import thought_table as thought_table
 from .traces import Replay as Replay
 from .traces import keep_statistics as keep_statistics
 from .traces import load_rollouts as load_rollouts
-from .traces import read_tensors as read_tensors
 from .traces import replay as replay
 from .traces import replay_loss as replay_loss
-from .traces import replay_table as replay_table
 from .traces import save_rollouts as save_rollouts
-from .traces import trace_facts as trace_facts
 from .traces import trace_words as trace_words
 from .voting import avg_at_k as avg_at_k
 from .voting import best_of_k as best_of_k

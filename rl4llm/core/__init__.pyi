@@ -78,7 +78,6 @@ from .policy import decode as decode
 from .policy import encode_prompts as encode_prompts
 from .policy import end_token as end_token
 from .policy import has_fast_bf16 as has_fast_bf16
-from .policy import hidden_of as hidden_of
 from .policy import logprobs as logprobs
 from .policy import model_folder as model_folder
 from .policy import prompt_text as prompt_text
@@ -109,7 +108,6 @@ from .registry import as_recipe as as_recipe
 from .registry import as_stage as as_stage
 from .registry import check_fields as check_fields
 from .registry import check_kind as check_kind
-from .registry import check_numbers as check_numbers
 from .registry import complete as complete
 from .registry import find_recipe as find_recipe
 from .registry import find_stage as find_stage
@@ -120,7 +118,6 @@ from .registry import parameters_of as parameters_of
 from .registry import place_of as place_of
 from .registry import recipe as recipe
 from .registry import recipe_code as recipe_code
-from .registry import recipe_dict as recipe_dict
 from .registry import recipe_diff as recipe_diff
 from .registry import recipe_fingerprint as recipe_fingerprint
 from .registry import recipe_from_dict as recipe_from_dict
@@ -141,7 +138,6 @@ from .rollouts import Rollouts as Rollouts
 from .rollouts import check_drawn as check_drawn
 from .rollouts import check_group as check_group
 from .rollouts import check_problems as check_problems
-from .rollouts import check_rollouts as check_rollouts
 from .rollouts import check_shape as check_shape
 from .rollouts import concat_rollouts as concat_rollouts
 from .rollouts import group_count as group_count
@@ -153,7 +149,6 @@ from .rollouts import group_sum as group_sum
 from .rollouts import last_token as last_token
 from .rollouts import leave_one_out_mean as leave_one_out_mean
 from .rollouts import make_rollouts as make_rollouts
-from .rollouts import rollouts_html as rollouts_html
 from .rollouts import rows_of as rows_of
 from .rollouts import scored_tokens as scored_tokens
 from .rollouts import share_count as share_count

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ASSETS', 'model_folder', 'Policy', 'as_policy', 'end_token', 'whole_states', 'has_fast_bf16', 'prompt_text',
-           'encode_prompts', 'decode', 'token_stats', 'Piece', 'put_back', 'statistics', 'logprobs', 'hidden_of']
+           'encode_prompts', 'decode', 'token_stats', 'Piece', 'put_back', 'statistics', 'logprobs']
 
 # %% ../../nbs/core/10_policy.ipynb #69c5333d
 import copy, dataclasses, importlib.util, inspect, warnings
@@ -220,7 +220,7 @@ class Policy:
     def logprobs(self, rollouts, **how): return logprobs(self, rollouts, **how)
     def statistics(self, rollouts, names, **how):
         return statistics(self, rollouts, names, **how)
-    def hidden(self, rollouts): return hidden_of(self, rollouts)
+    def hidden(self, rollouts): return _hidden_of(self, rollouts)
 
     def __repr__(self):
         size = sum(p.numel() for p in self.model.parameters())
@@ -517,7 +517,7 @@ def logprobs(policy, rollouts, *, entropy: bool = True,
     return stats['logp'], stats.get('entropy', torch.zeros_like(stats['logp']))
 
 # %% ../../nbs/core/10_policy.ipynb #afde5778
-def hidden_of(policy, rollouts) -> Float[Tensor, "n t d"]:
+def _hidden_of(policy, rollouts) -> Float[Tensor, "n t d"]:
     """Final hidden states (after the last norm) that predict each token, 0 outside the mask.
 
     Raises ValueError for an architecture that does not show them.

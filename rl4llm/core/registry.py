@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['KINDS', 'STAGES', 'STAGE_FIELDS', 'LOOP_FIELDS', 'NUMBERS', 'RECIPES', 'LATER', 'StageInfo', 'check_kind', 'stage',
            'load_stages', 'nearest_names', 'find_stage', 'stages', 'Use', 'place_of', 'use', 'parameters_of',
-           'knobs_of', 'Recipe', 'as_stage', 'vary', 'complete', 'check_fields', 'check_numbers', 'RecipeSpec',
-           'add_recipe', 'find_recipe', 'recipe', 'as_recipe', 'recipe_diff', 'recipe_dict', 'recipe_from_dict',
-           'recipe_fingerprint', 'uses_of', 'with_uses', 'recipe_code']
+           'knobs_of', 'Recipe', 'as_stage', 'vary', 'complete', 'check_fields', 'RecipeSpec', 'add_recipe',
+           'find_recipe', 'recipe', 'as_recipe', 'recipe_diff', 'recipe_from_dict', 'recipe_fingerprint', 'uses_of',
+           'with_uses', 'recipe_code']
 
 # %% ../../nbs/core/05_registry.ipynb #04de94f1
 import dataclasses, functools, hashlib, html, importlib, inspect, json, sys
@@ -328,7 +328,7 @@ class Recipe:
 
     def but(self, **changes): return vary(self, **changes)
     def diff(self, parent=None): return recipe_diff(self, parent)
-    def to_dict(self): return recipe_dict(self)
+    def to_dict(self): return _recipe_dict(self)
     def fingerprint(self): return recipe_fingerprint(self)
     def _repr_html_(self): return _recipe_html(self)
 
@@ -388,7 +388,7 @@ def vary(recipe, **changes):
 def complete(recipe) -> None:
     """Make every stage of a new `recipe` a `Use`, and a single regulariser a tuple.
 
-    Raises as `as_stage` and `check_numbers` do.
+    Raises as `as_stage`, and ValueError for numbers that do not fit each other.
     """
     several = recipe.regularisers
     several = several if isinstance(several, (tuple, list)) else [several]
@@ -397,7 +397,7 @@ def complete(recipe) -> None:
         made[field] = _complete_stage(getattr(recipe, field), field)
     for field, value in made.items():
         object.__setattr__(recipe, field, value)      # it is frozen for everybody else
-    check_numbers(recipe)
+    _check_numbers(recipe)
 
 
 def _complete_stage(value, field: str) -> Use:
@@ -451,7 +451,7 @@ NUMBERS['weight_decay'] = (_is_weight, 'a finite number of at least 0')
 NUMBERS['betas'] = (_are_betas, 'two numbers from 0 to below 1')
 
 # %% ../../nbs/core/05_registry.ipynb #05668426
-def check_numbers(recipe):
+def _check_numbers(recipe):
     """The recipe itself.
 
     Raises ValueError for numbers that cannot train, saying which and what is wanted.
@@ -571,7 +571,7 @@ def _registered_recipe(name: str) -> Recipe | None:
         return None
 
 # %% ../../nbs/core/05_registry.ipynb #57308f9a
-def recipe_dict(recipe) -> dict:
+def _recipe_dict(recipe) -> dict:
     "A JSON-able description of `recipe`: stages with their knobs, numbers, name and parent."
     def plain(value):
         if hasattr(value, 'knobs'): return value.to_dict()
@@ -581,7 +581,7 @@ def recipe_dict(recipe) -> dict:
 
 # %% ../../nbs/core/05_registry.ipynb #83e04757
 def recipe_from_dict(d: dict) -> Recipe:
-    """The inverse of `recipe_dict`.
+    """The inverse of `_recipe_dict`.
 
     A stage of somebody's own is the function of its name in its module, if that is here.
     Raises ValueError naming the function and its module if it is not.
@@ -662,7 +662,7 @@ def recipe_fingerprint(recipe) -> str:
     """
     counted = [f for f in STAGE_FIELDS + LOOP_FIELDS
                if f not in LATER or getattr(recipe, f) != LATER[f]]
-    settings = {k: _without_place(v) for k, v in recipe_dict(recipe).items() if k in counted}
+    settings = {k: _without_place(v) for k, v in _recipe_dict(recipe).items() if k in counted}
     code = recipe_code(recipe, counted)
     text = json.dumps([settings, code], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

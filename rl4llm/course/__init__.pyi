@@ -25,7 +25,6 @@ from .debugging_lesson import exhibit as exhibit
 from .debugging_lesson import masks_picture as masks_picture
 from .debugging_lesson import minus_mean as minus_mean
 from .debugging_lesson import note as note
-from .debugging_lesson import old_logp as old_logp
 from .debugging_lesson import order_of_looking as order_of_looking
 from .debugging_lesson import parts_picture as parts_picture
 from .debugging_lesson import pay as pay
@@ -35,11 +34,9 @@ from .debugging_lesson import plot_beside as plot_beside
 from .debugging_lesson import plot_each as plot_each
 from .debugging_lesson import plot_norms as plot_norms
 from .debugging_lesson import plot_range as plot_range
-from .debugging_lesson import read_by as read_by
 from .debugging_lesson import response_mask as response_mask
 from .debugging_lesson import reveal as reveal
 from .debugging_lesson import reveal_masks as reveal_masks
-from .debugging_lesson import row_logp as row_logp
 from .debugging_lesson import scores_of as scores_of
 from .debugging_lesson import token_mean as token_mean
 from .diagrams import Diagram as Diagram

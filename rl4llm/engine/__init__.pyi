@@ -9,8 +9,6 @@ from .fast_llama import additive as additive
 from .fast_llama import angles as angles
 from .fast_llama import buckets as buckets
 from .fast_llama import distinct_prefixes as distinct_prefixes
-from .fast_llama import fast_layer as fast_layer
-from .fast_llama import fast_prefill as fast_prefill
 from .fast_llama import fast_weights as fast_weights
 from .fast_llama import gather_places as gather_places
 from .fast_llama import is_fast as is_fast
@@ -20,8 +18,6 @@ from .fast_llama import response_states as response_states
 from .fast_llama import return_places as return_places
 from .fast_llama import roomy as roomy
 from .fast_llama import through_layers as through_layers
-from .fast_llama import tree_block as tree_block
-from .fast_llama import tree_hidden as tree_hidden
 from .fast_llama import whole_prompts as whole_prompts
 from .fused import GatedLinear as GatedLinear
 from .fused import LogpEntropy as LogpEntropy
@@ -30,17 +26,14 @@ from .fused import Mix as Mix
 from .fused import NormLinear as NormLinear
 from .fused import TreeMix as TreeMix
 from .fused import grouped_attention as grouped_attention
-from .fused import grouped_attention_backward as grouped_attention_backward
 from .fused import interleaved as interleaved
 from .fused import keep_memory as keep_memory
 from .fused import logp_and_entropy as logp_and_entropy
-from .fused import rms_backward as rms_backward
 from .fused import rms_normalise as rms_normalise
 from .fused import turn as turn
 from .llama import Bf16Linear as Bf16Linear
 from .llama import Decoder as Decoder
 from .llama import FAMILY as FAMILY
-from .llama import attend as attend
 from .llama import attention as attention
 from .llama import bf16_linear as bf16_linear
 from .llama import has_fast_bf16 as has_fast_bf16

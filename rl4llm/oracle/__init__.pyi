@@ -16,7 +16,6 @@ from .decisions import pass_measure as pass_measure
 from .decisions import soft_q as soft_q
 from .decisions import step_effect as step_effect
 from .decisions import tree_children as tree_children
-from .decisions import tree_q as tree_q
 from .estimators import Estimator as Estimator
 from .estimators import GradientCheck as GradientCheck
 from .estimators import PARTS as PARTS
@@ -28,17 +27,14 @@ from .estimators import estimator_of as estimator_of
 from .estimators import every_row as every_row
 from .estimators import greedy_sequence as greedy_sequence
 from .estimators import group_gradients as group_gradients
-from .estimators import mean_of_sums as mean_of_sums
 from .estimators import one_gradient as one_gradient
 from .estimators import plot_checks as plot_checks
 from .estimators import score_loss as score_loss
 from .estimators import statistic_of as statistic_of
 from .estimators import tree_has as tree_has
 from .estimators import tree_loss as tree_loss
-from .estimators import tree_rollouts as tree_rollouts
 from .estimators import weighted_groups as weighted_groups
 from .tabular import TokenTree as TokenTree
-from .tabular import check_tree as check_tree
 from .tabular import exact_advantages as exact_advantages
 from .tabular import exact_entropy as exact_entropy
 from .tabular import exact_gradient as exact_gradient
@@ -56,6 +52,5 @@ from .tabular import state_entropy as state_entropy
 from .tabular import state_kl as state_kl
 from .tabular import token_logps as token_logps
 from .tabular import token_scores as token_scores
-from .tabular import tree_html as tree_html
 from .tabular import tree_rewards as tree_rewards
 from .tabular import visit_probs as visit_probs

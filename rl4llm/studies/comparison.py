@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['SEEDS_FOR_VERDICT', 'Interval', 'half_width', 'p_value', 'crossed_luck', 'crossed_interval', 'hierarchical_interval',
-           'holm', 'aligned_counts', 'rising_curve', 'reached_step', 'progress_share', 'Comparison', 'comparison_table',
-           'with_verdicts', 'comparison_differences', 'comparison_crossings', 'readable_table', 'comparison_html',
-           'plot_comparison', 'compare']
+           'holm', 'aligned_counts', 'rising_curve', 'reached_step', 'progress_share', 'Comparison', 'with_verdicts',
+           'comparison_crossings', 'readable_table', 'compare']
 
 # %% ../../nbs/studies/00_comparison.ipynb #05fa2317
 import html
@@ -408,23 +407,37 @@ class Comparison:
 
     @property
     def table(self):
-        "See `comparison_table`."
-        return comparison_table(self)
+        """Methods by (k, mean | low | high), with the number of seeds and a note.
+    
+        The note is 'one seed: no verdict' where the interval is over problems only.
+        """
+        return _comparison_table(self)
 
     def differences(self, reference=None, *, methods=None, ks=None, correction='holm'):
-        "See `comparison_differences`."
+        """Paired differences of methods to `reference`, one row per method and k.
+    
+        Each row has an interval, a p-value and a verdict. The intervals are pointwise.
+        `reference`: default the base, or the first method.
+        `methods`, `ks`: those that are asked about, default all.
+        `correction`: the verdict uses the p-value corrected over the rows returned (None: uncorrected).
+        Raises ValueError for a method that is not there, or a k above the samples.
+        """
         asked = dict(methods=methods, ks=ks, correction=correction)
-        return comparison_differences(self, reference, **asked)
+        return _comparison_differences(self, reference, **asked)
 
     def crossings(self, *, strict=False):
         "See `comparison_crossings`."
         return comparison_crossings(self, strict=strict)
 
     def plot(self, reference=None):
-        "See `plot_comparison`."
-        return plot_comparison(self, reference)
+        """Two panels: pass@k of all methods, and paired differences to `reference`.
+    
+        Beside the methods stands what random play solves in as many attempts, where that is known.
+        `reference`: default the base, or the first method. Returns the Figure.
+        """
+        return _plot_comparison(self, reference)
 
-    def _repr_html_(self): return comparison_html(self)
+    def _repr_html_(self): return _comparison_html(self)
     def __repr__(self): return f"{_caption(self)}\n{readable_table(self).to_string()}"
 
 # %% ../../nbs/studies/00_comparison.ipynb #cbf49e02
@@ -457,11 +470,8 @@ def _note(comparison, method: str) -> str:
     return _verdict(seeds, 0, 1, comparison.level)
 
 # %% ../../nbs/studies/00_comparison.ipynb #71c1633f
-def comparison_table(comparison: Comparison) -> pd.DataFrame:
-    """Methods by (k, mean | low | high), with the number of seeds and a note.
-
-    The note is 'one seed: no verdict' where the interval is over problems only.
-    """
+def _comparison_table(comparison: Comparison) -> pd.DataFrame:
+    "See `Comparison.table`."
     rows = {}
     for method in comparison.counts:
         estimate = _estimate(comparison, method)
@@ -496,7 +506,7 @@ def with_verdicts(
 ) -> pd.DataFrame:
     """A table of differences with a verdict for each row, corrected over its rows.
 
-    `table`: columns difference, p and seeds, as `comparison_differences` gives them.
+    `table`: columns difference, p and seeds, as `Comparison.differences` gives them.
     `correction`: None for uncorrected p-values; otherwise they stand in `p_holm`.
     """
     if correction not in ('holm', None):
@@ -511,18 +521,11 @@ def with_verdicts(
     return table
 
 # %% ../../nbs/studies/00_comparison.ipynb #6eb94a3a
-def comparison_differences(
+def _comparison_differences(
     comparison: Comparison, reference: str | None = None, *, methods=None, ks=None,
     correction: str | None = 'holm',
 ) -> pd.DataFrame:
-    """Paired differences of methods to `reference`, one row per method and k.
-
-    Each row has an interval, a p-value and a verdict. The intervals are pointwise.
-    `reference`: default the base, or the first method.
-    `methods`, `ks`: those that are asked about, default all.
-    `correction`: the verdict uses the p-value corrected over the rows returned (None: uncorrected).
-    Raises ValueError for a method that is not there, or a k above the samples.
-    """
+    "See `Comparison.differences`."
     reference = reference or _first_method(comparison)
     if methods is None:
         methods = [name for name in comparison.counts if name not in (reference, 'base')]
@@ -623,19 +626,15 @@ def _differences_html(comparison) -> str:
     return f"<p>{title}</p>{wide.rename_axis(columns=None).to_html()}"
 
 # %% ../../nbs/studies/00_comparison.ipynb #216d2988
-def comparison_html(comparison: Comparison) -> str:
+def _comparison_html(comparison: Comparison) -> str:
     "Caption, table, and differences to the base (or first method) as HTML."
     caption = html.escape(_caption(comparison))
     table = readable_table(comparison).to_html()
     return f"<p>{caption}</p>{table}{_differences_html(comparison)}"
 
 # %% ../../nbs/studies/00_comparison.ipynb #4bc972bc
-def plot_comparison(comparison: Comparison, reference: str | None = None):
-    """Two panels: pass@k of all methods, and paired differences to `reference`.
-
-    Beside the methods stands what random play solves in as many attempts, where that is known.
-    `reference`: default the base, or the first method. Returns the Figure.
-    """
+def _plot_comparison(comparison: Comparison, reference: str | None = None):
+    "See `Comparison.plot`."
     reference = reference or _first_method(comparison)
     ks = _all_ks(comparison)
     curves = {}

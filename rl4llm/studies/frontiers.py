@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['Path', 'path_from_counts', 'paths_on_the_way', 'paths_at_the_end', 'change_at', 'frontier', 'all_seeds',
            'frontier_luck', 'frontier_interval', 'by_method', 'furthest', 'shared_gains', 'first_gain',
-           'frontier_table', 'fewest_seeds', 'frontier_differences', 'dominance', 'plot_frontiers', 'study_paths',
-           'readings', 'measured_frontiers', 'verdict_file', 'store_frontiers', 'FrontierVerdict', 'frontier_verdict',
-           'verdict_table', 'verdict_sentences', 'verdict_headline', 'verdict_changes', 'not_there_yet', 'plot_study']
+           'frontier_table', 'frontier_differences', 'dominance', 'plot_frontiers', 'study_paths', 'readings',
+           'measured_frontiers', 'verdict_file', 'store_frontiers', 'FrontierVerdict', 'frontier_verdict',
+           'verdict_table', 'not_there_yet', 'plot_study']
 
 # %% ../../nbs/studies/05_frontiers.ipynb #cc75ad77
 import html, json
@@ -310,10 +310,10 @@ def frontier_table(paths, gains=None, **how) -> pd.DataFrame:
 def _untold(named: dict, paths) -> dict:
     "The row of a comparison for which there is no level of pass@1 above the base."
     numbers = dict.fromkeys(('gain', 'pass@1', 'difference', 'low', 'high', 'p'), np.nan)
-    return {**named, **numbers, 'seeds': fewest_seeds(paths)}
+    return {**named, **numbers, 'seeds': _fewest_seeds(paths)}
 
 
-def fewest_seeds(paths) -> int:
+def _fewest_seeds(paths) -> int:
     "The seeds of the method that has fewer, over its step sizes."
     return min(len(all_seeds(found)) for found in by_method(paths).values())
 
@@ -324,7 +324,7 @@ def _rows(named: dict, paths, gains, interval) -> list[dict]:
     Those are one measurement, scaled: kept is the highest of them that can be read.
     """
     base = paths[0].first[0].mean()
-    seeds = fewest_seeds(paths)
+    seeds = _fewest_seeds(paths)
     first = first_gain(paths)
     chord = []
     rows = []
@@ -499,18 +499,21 @@ class FrontierVerdict:
 
     @property
     def sentences(self) -> list[str]:
-        "See `verdict_sentences`."
-        return verdict_sentences(self)
+        "A sentence for each reading and pair; while there is no result, one that says so."
+        return _verdict_sentences(self)
 
     @property
     def headline(self) -> str:
-        "See `verdict_headline`."
-        return verdict_headline(self)
+        """What is known of the methods in pairs: on all problems, at the end and on the way."""
+        return _verdict_headline(self)
 
     @property
     def changes(self) -> pd.DataFrame:
-        "See `verdict_changes`."
-        return verdict_changes(self)
+        """Change of pass@k against the base with its interval, as text: a row for each method.
+    
+        A column for each reading of all problems, at the highest pass@1 that all methods reach.
+        """
+        return _verdict_changes(self)
 
     def __repr__(self): return '\n'.join(self.sentences)
 
@@ -575,8 +578,8 @@ def _largest(rows) -> dict:
     return row.astype(float).to_dict()
 
 # %% ../../nbs/studies/05_frontiers.ipynb #2ee575f9
-def verdict_sentences(verdict: FrontierVerdict) -> list[str]:
-    "A sentence for each reading and pair; while there is no result, one that says so."
+def _verdict_sentences(verdict: FrontierVerdict) -> list[str]:
+    "See `FrontierVerdict.sentences`."
     if not verdict.known: return [not_there_yet(verdict.study)]
     return [_pair_sentence(row) for row in verdict.table.to_dict('records')]
 
@@ -591,8 +594,8 @@ def _pair_sentence(row: dict) -> str:
     return f"{where}: {pair}: {row['at equal pass@1']} at equal pass@1 ({seen})."
 
 # %% ../../nbs/studies/05_frontiers.ipynb #5a1f0c02
-def verdict_headline(verdict: FrontierVerdict) -> str:
-    """What is known of the methods in pairs: on all problems, at the end and on the way."""
+def _verdict_headline(verdict: FrontierVerdict) -> str:
+    "See `FrontierVerdict.headline`."
     if not verdict.known: return not_there_yet(verdict.study)
     told = [f'{_named(reading)}: {_between(reading)}.' for reading in _of_all_problems(verdict)]
     return ' '.join(['At equal pass@1, over the step sizes of the grid.', *told])
@@ -631,11 +634,8 @@ _PAIR = {
 }
 
 # %% ../../nbs/studies/05_frontiers.ipynb #5a1f0c08
-def verdict_changes(verdict: FrontierVerdict) -> pd.DataFrame:
-    """Change of pass@k against the base with its interval, as text: a row for each method.
-
-    A column for each reading of all problems, at the highest pass@1 that all methods reach.
-    """
+def _verdict_changes(verdict: FrontierVerdict) -> pd.DataFrame:
+    "See `FrontierVerdict.changes`."
     columns = {}
     for reading in _of_all_problems(verdict):
         level = _highest_level(reading)

@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['STUDIES', 'STUDY_EXAMPLE', 'PROTOCOLS', 'RENEWALS', 'PROBES', 'Study', 'add_study', 'study_named', 'by_protocol',
            'read_study', 'Job', 'regime_changes', 'arm_recipe', 'held_out', 'Exam', 'exams', 'base_evaluations',
-           'EvaluateApart', 'run_job', 'job_key', 'job_file', 'results_of', 'run_jobs', 'pass_at_1', 'tuning_table',
-           'run_study', 'final_jobs', 'seeds_at', 'without_repeats', 'with_repeats', 'study_file', 'why_not_stored',
-           'load_study', 'study_of', 'save_study', 'at_level', 'study_runs', 'stored_jobs', 'shared_records',
-           'repeated_jobs', 'renewals', 'is_current', 'stored_probes', 'revision', 'arm_probe', 'standing',
-           'stale_runs', 'earlier_arms']
+           'EvaluateApart', 'run_job', 'job_key', 'job_file', 'run_jobs', 'pass_at_1', 'tuning_table', 'run_study',
+           'final_jobs', 'without_repeats', 'with_repeats', 'study_file', 'why_not_stored', 'load_study', 'study_of',
+           'save_study', 'at_level', 'study_runs', 'stored_jobs', 'shared_records', 'repeated_jobs', 'renewals',
+           'is_current', 'stored_probes', 'revision', 'arm_probe', 'standing', 'stale_runs', 'earlier_arms']
 
 # %% ../../nbs/studies/02_study.ipynb #0e4bc9fe
 import dataclasses, functools, hashlib, json, multiprocessing
@@ -292,7 +291,7 @@ def job_file(folder, study, job: Job) -> Path:
     return Path(folder) / f'{facts}-{short}.json'
 
 # %% ../../nbs/studies/02_study.ipynb #b7b8dc40
-def results_of(study, jobs, workers: int):
+def _results_of(study, jobs, workers: int):
     """Yields (job, record) as jobs finish.
 
     workers: fresh processes side by side; 0: one job after the other in this process.
@@ -329,11 +328,11 @@ def _done_job(study, job: Job, folder, shared: dict | None = None) -> dict | Non
 def run_jobs(study, jobs, folder, workers: int = 2, say=print) -> list[dict]:
     """Run `jobs`; those that are done are read, not run.
 
-    workers: as `results_of` takes them.
+    workers: as `_results_of` takes them.
     """
     shared = shared_records(study)
     todo = [job for job in jobs if _done_job(study, job, folder, shared) is None]
-    for number, (job, record) in enumerate(results_of(study, todo, workers), 1):
+    for number, (job, record) in enumerate(_results_of(study, todo, workers), 1):
         write_atomic(job_file(folder, study, job), json.dumps(record))
         result = f"pass@1 {pass_at_1(record):.3f}, {record['seconds']:.0f} s"
         name = f"{job.phase}, {job.regime}/{job.arm}, lr {job.lr:g}, seed {job.seed}"
@@ -394,14 +393,14 @@ def final_jobs(study, best: dict) -> list[Job]:
     jobs = []
     for seed, regime, arm in product(study.seeds, study.regimes, study.arms):
         if study.all_rates:
-            rates = [lr for lr in study.lrs[regime] if seed in seeds_at(study, regime, lr)]
+            rates = [lr for lr in study.lrs[regime] if seed in _seeds_at(study, regime, lr)]
         else:
             rates = [best[f'{regime}/{arm}']]
         jobs += [Job(arm, regime, lr, seed, 'final') for lr in rates]
     return jobs
 
 
-def seeds_at(study, regime: str, lr: float) -> tuple:
+def _seeds_at(study, regime: str, lr: float) -> tuple:
     "The seeds of a study at one of its step sizes: all of them at the middle one."
     rates = sorted(study.lrs[regime])
     is_middle = lr == rates[len(rates) // 2]

@@ -79,7 +79,6 @@ from .sat import satisfying as satisfying
 from .sat import saturn_difficulty as saturn_difficulty
 from .sat import verify_sat as verify_sat
 from .sat import write_assignment as write_assignment
-from .sat import write_literals as write_literals
 from .thinking import Attempt as Attempt
 from .thinking import FEEDBACK as FEEDBACK
 from .thinking import STRATEGIES as STRATEGIES

@@ -63,10 +63,8 @@ from .loop import length_limit as length_limit
 from .loop import microbatch_loss as microbatch_loss
 from .loop import needed_by_updates as needed_by_updates
 from .loop import optimizer_step as optimizer_step
-from .loop import progress_of as progress_of
 from .loop import restore as restore
 from .loop import rewards_by_problem as rewards_by_problem
-from .loop import roll_back as roll_back
 from .loop import set_learning_rate as set_learning_rate
 from .loop import start as start
 from .loop import take_snapshot as take_snapshot
@@ -90,7 +88,6 @@ from .pretraining import demonstrations as demonstrations
 from .pretraining import encode_pairs as encode_pairs
 from .pretraining import lr_at as lr_at
 from .pretraining import make_batch as make_batch
-from .pretraining import model_card as model_card
 from .pretraining import new_model as new_model
 from .pretraining import pretrain as pretrain
 from .pretraining import supervised_step as supervised_step

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['LARGEST_COPIED', 'TrainState', 'check_group_of_one', 'check_stages', 'start', 'restore', 'length_limit',
-           'draw_rollouts', 'check_rewards', 'add_verdicts', 'progress_of', 'add_step_signals', 'collect',
-           'TrainingDiverged', 'last_checkpoint', 'roll_back', 'divergence_error', 'check_weights', 'take_snapshot',
-           'check_divergence', 'microbatch_loss', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update',
-           'update_memory', 'rewards_by_problem', 'with_checkpoints', 'check_groups', 'draw_step', 'learn_step',
-           'train_step', 'all_steps', 'written_status', 'how_to_go_on', 'finish', 'check_steps', 'train']
+           'draw_rollouts', 'check_rewards', 'add_verdicts', 'add_step_signals', 'collect', 'TrainingDiverged',
+           'last_checkpoint', 'divergence_error', 'check_weights', 'take_snapshot', 'check_divergence',
+           'microbatch_loss', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update', 'update_memory',
+           'rewards_by_problem', 'with_checkpoints', 'check_groups', 'draw_step', 'learn_step', 'train_step',
+           'all_steps', 'written_status', 'how_to_go_on', 'finish', 'check_steps', 'train']
 
 # %% ../../nbs/training/06_loop.ipynb #5ce8dd4b
 import contextlib, math, sys, time, warnings
@@ -196,7 +196,7 @@ def add_verdicts(rollouts, reward):
     return replace(rollouts, components=components)
 
 # %% ../../nbs/training/06_loop.ipynb #a4c27e61
-def progress_of(state: TrainState) -> SimpleNamespace:
+def _progress_of(state: TrainState) -> SimpleNamespace:
     "How far the training is, as TRL tells a reward function: steps done, and all of them."
     return SimpleNamespace(global_step=state.step, max_steps=state.steps)
 
@@ -204,7 +204,7 @@ def progress_of(state: TrainState) -> SimpleNamespace:
 def add_step_signals(state: TrainState, rollouts, needs):
     "`rollouts` with the signals `needs`, computed in slices that fit into memory."
     greedy = partial(greedy_rewards, policy=state.policy, reward=state.stages.reward,
-                     seed=int(fold(state.seed, state.step, 3)), trainer_state=progress_of(state),
+                     seed=int(fold(state.seed, state.step, 3)), trainer_state=_progress_of(state),
                      **length_limit(state.recipe))
     return add_signals(rollouts, needs, policy=state.policy, reference=state.stages.reference,
                        greedy=greedy, parts=row_parts(rollouts.group, state.recipe.micro))
@@ -214,7 +214,7 @@ def collect(state: TrainState):
     "What is drawn in this step, with rewards and the signals that stages need first."
     stages = state.stages
     drawn = draw_rollouts(state)
-    rewarded = scored(state.policy, drawn, stages.reward, trainer_state=progress_of(state))
+    rewarded = scored(state.policy, drawn, stages.reward, trainer_state=_progress_of(state))
     rollouts = add_verdicts(rewarded, stages.reward)
     check_rewards(state, rollouts)
     return add_step_signals(state, rollouts, stages.needed_first)
@@ -230,7 +230,7 @@ def last_checkpoint(state: TrainState):
     return written[0] if written else state.checkpoint
 
 # %% ../../nbs/training/06_loop.ipynb #adda9b7d
-def roll_back(state: TrainState) -> str:
+def _roll_back(state: TrainState) -> str:
     "Give the policy its last good weights back; says in words which these are."
     model = state.policy.model
     path = last_checkpoint(state)
@@ -247,7 +247,7 @@ def roll_back(state: TrainState) -> str:
 # %% ../../nbs/training/06_loop.ipynb #17c3a82e
 def divergence_error(state: TrainState, what: str) -> TrainingDiverged:
     "The error that says `what` happened at which step, once the last good weights are back."
-    weights = roll_back(state)
+    weights = _roll_back(state)
     path = last_checkpoint(state)
     how = "pass path= to keep some" if state.run.path is None else "see Checkpoint(every=...)"
     saved = f"there is no checkpoint yet ({how})"

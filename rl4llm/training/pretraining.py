@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MIXTURE', 'LONG', 'BaseSpec', 'add_base', 'bases', 'base_spec', 'demonstrations', 'encode_pairs', 'make_batch',
            'BatchStream', 'new_model', 'lr_at', 'completion_loss', 'supervised_step', 'pretrain', 'card_rows',
-           'model_card', 'card_table']
+           'card_table']
 
 # %% ../../nbs/training/07_pretraining.ipynb #307b74c0
 import json, math, platform, random, shutil, time
@@ -404,7 +404,7 @@ def card_rows(policy, name: str, level: str, *, problems: int = 100, samples: in
 def _four_digits(values) -> list[float]:
     return [round(float(x), 4) for x in values]
 
-def model_card(policy, *, names=('countdown', 'modular', 'sat'), **knobs) -> list[dict]:
+def _model_card(policy, *, names=('countdown', 'modular', 'sat'), **knobs) -> list[dict]:
     "The rows of every level of the named tasks; `knobs` as in `card_rows`."
     return [card_rows(policy, name, level, **knobs) for name in names for level in levels(name)]
 
