@@ -408,18 +408,18 @@ class Comparison:
     @property
     def table(self):
         """Methods by (k, mean | low | high), with the number of seeds and a note.
-    
+
         The note is 'one seed: no verdict' where the interval is over problems only.
         """
         return _comparison_table(self)
 
     def differences(self, reference=None, *, methods=None, ks=None, correction='holm'):
         """Paired differences of methods to `reference`, one row per method and k.
-    
+
         Each row has an interval, a p-value and a verdict. The intervals are pointwise.
         `reference`: default the base, or the first method.
         `methods`, `ks`: those that are asked about, default all.
-        `correction`: the verdict uses the p-value corrected over the rows returned (None: uncorrected).
+        `correction`: the verdict uses the p-value corrected over the rows returned; None: as it is.
         Raises ValueError for a method that is not there, or a k above the samples.
         """
         asked = dict(methods=methods, ks=ks, correction=correction)
@@ -431,7 +431,7 @@ class Comparison:
 
     def plot(self, reference=None):
         """Two panels: pass@k of all methods, and paired differences to `reference`.
-    
+
         Beside the methods stands what random play solves in as many attempts, where that is known.
         `reference`: default the base, or the first method. Returns the Figure.
         """

@@ -510,7 +510,7 @@ class FrontierVerdict:
     @property
     def changes(self) -> pd.DataFrame:
         """Change of pass@k against the base with its interval, as text: a row for each method.
-    
+
         A column for each reading of all problems, at the highest pass@1 that all methods reach.
         """
         return _verdict_changes(self)
