@@ -738,7 +738,7 @@ class Assembly:
 
     def called(self, bound, made, *args, rows, **now):
         "A stage with the signals that it asks for."
-        known = {**vars(rows), **rows.signals, 'lengths': rows.mask.sum(1), **now}
+        known = {**vars(rows), **rows.signals, 'lengths': (rows.seg >= 0).sum(1), **now}
         known.update(rollouts=rows, policy=self.policy, task=EASY)
         return made(*args, **{name: known[name] for name in bound.info.needs})
 

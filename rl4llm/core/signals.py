@@ -58,7 +58,7 @@ _row('task', "the task", 'run', tree=False, replay='nobody', trl=False)
 _row('rollouts', "the rows with all their fields", 'rows')
 _row('rewards', "reward of each row", 'rows', 'n', explorer=True)
 _row('group', "which rows share a baseline", 'rows', 'n', explorer=True)
-_row('lengths', "how many tokens of a row may carry loss", 'rows', 'n', explorer=True)
+_row('lengths', "tokens of a response, those shared with others too", 'rows', 'n', explorer=True)
 _row('finished', "whether a row ended by itself", 'rows', 'n', explorer=True)
 _row('mask', "tokens that may carry loss", 'rows', 'n t', explorer=True)
 _row('tokens', "token ids", 'rows', 'n t')
@@ -252,9 +252,9 @@ def score(reward_fn, prompts, completions, **columns) -> Float[Tensor, "n"]:
 def score_rollouts(rollouts, reward, prompts, **columns):
     """`rollouts` with the rewards that `reward` (a reward stage) gives their texts.
 
-    As in TRL, a reward may ask for `completion_ids`, the tokens of each completion, and for
-    `log_extra(name, values)`, with which it tells its parts: they become components,
-    which stand behind the reward itself.
+    As in TRL, a reward may ask for `completion_ids`, the tokens of each completion, with or
+    without loss, and for `log_extra(name, values)`, with which it tells its parts: they become
+    components, which stand behind the reward itself.
 
     prompts: the text of each prompt, as the policy was asked.
     columns: whatever else the reward is to be given, such as `trainer_state`.
@@ -262,7 +262,8 @@ def score_rollouts(rollouts, reward, prompts, **columns):
     rows = rollouts.prompt.tolist()
     items = [rollouts.items[i] for i in rows]
     asked = [prompts[i] for i in rows]
-    ids = [tokens[mask].tolist() for tokens, mask in zip(rollouts.tokens, rollouts.mask)]
+    said = rollouts.seg >= 0
+    ids = [tokens[real].tolist() for tokens, real in zip(rollouts.tokens, said)]
     told = {}
     rewards = score(reward, asked, list(rollouts.texts), item=items, completion_ids=ids,
                     log_extra=told.__setitem__, **columns).to(rollouts.tokens.device)
@@ -313,7 +314,7 @@ def signals_for(needs, rollouts, **more) -> dict:
 def _signal(name: str, rollouts, more: dict):
     if name in more: return more[name]
     if name == 'rollouts': return rollouts
-    if name == 'lengths': return rollouts.mask.sum(1)
+    if name == 'lengths': return (rollouts.seg >= 0).sum(1)
     if name in rollouts.signals: return rollouts.signals[name]
     check_written([name])
     return getattr(rollouts, name)

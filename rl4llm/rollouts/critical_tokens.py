@@ -27,11 +27,12 @@ def may_be_cut(tokens: Int[Tensor, "n t"], real: Bool[Tensor, "n t"], tokenizer,
 
     real: tokens that are no padding. letters: the least length of a token's text.
     """
-    words = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
-    wide = [len(word.strip()) >= letters for word in words]
-    fine = torch.tensor(wide, device=tokens.device)
-    fine[[i for i in tokenizer.all_special_ids if i < len(fine)]] = False
-    allowed = real & fine[tokens.clamp(max=len(fine) - 1)]
+    ids, which = tokens.unique(return_inverse=True)      # decode what occurs, not all there is
+    words = tokenizer.batch_decode(ids[:, None].tolist())
+    wide = torch.tensor([len(word.strip()) >= letters for word in words], device=ids.device)
+    special = torch.tensor(tokenizer.all_special_ids, device=ids.device)
+    fine = wide & ~torch.isin(ids, special)
+    allowed = real & fine[which]
     allowed[:, 0] = False
     return allowed
 
@@ -53,12 +54,13 @@ def critical_places(score: Float[Tensor, "n t"], allowed: Bool[Tensor, "n t"],
        draws='the policy, behind beginnings that are cut at uncertain tokens',
        changes='most rows are drawn anew from an uncertain token of another row on')
 def critical_forks(policy, items, group: int = 1, *, seed: int, max_new_tokens: int | None = None,
-                   temperature: float = 1.0, branches: int = 3, top: int = 20, letters: int = 1,
-                   score=token_entropy_score):
+                   temperature: float = 1.0, branches: int = 3, top: int = 20,
+                   letters: int | None = None, score=token_entropy_score):
     """Roots as `sample` draws them, each with `branches` rows that leave it somewhere.
 
     A group of g holds g / (1 + branches) roots, rounded up; 0 branches is `sample`.
-    top, letters: at which tokens, see `critical_places` and `may_be_cut`.
+    top, letters: at which tokens, see `critical_places` and `may_be_cut`. No letters given: 2, as
+    in the paper, for a text model; 1 for one of compact style, whose operators are single letters.
     score: ranks the tokens of the roots, called as selections call theirs.
     Raises as `sample`, and for a model outside the Llama family. Source: CURE (2025).
     """
@@ -66,6 +68,8 @@ def critical_forks(policy, items, group: int = 1, *, seed: int, max_new_tokens: 
     room = response_room(policy) if max_new_tokens is None else max_new_tokens
     check_sampling(group, room, temperature, 1.0, 0)
     check_whole('critical_forks', least=0, branches=branches)
+    if letters is None:
+        letters = 1 if policy.style == 'compact' else 2
     check_whole('critical_forks', top=top, letters=letters)
     ids, seen = policy.encode_prompts(items, room)
     keys = row_keys(ids, seen, group)

@@ -9,7 +9,7 @@ __all__ = ['Node', 'Tree', 'continue_rows', 'beginnings', 'fork_rows', 'Meter', 
 
 # %% ../../nbs/rollouts/00_tree.ipynb #4b67df6a
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -206,6 +206,10 @@ class _Metered:
         return self.inner.step(tokens)
 
 # %% ../../nbs/rollouts/00_tree.ipynb #53506274
+_ROOT = -2                               # salts; the numbers of children start at 0
+_PLAYOUT = -1
+
+
 class Forest:
     """One `Tree` for each problem, and what is needed to let them grow.
 
@@ -223,6 +227,7 @@ class Forest:
         self.temperature = temperature
         self.trees = [Tree() for _ in self.items]
         self._keys = {}                                  # of each node, what its noise hangs on
+        self._played = Counter()                         # of each node, how many playouts it had
 
     def key(self, k: int, parent: int) -> int:
         "The number that the noise of the next child of a node of tree `k` hangs on."
@@ -233,10 +238,20 @@ class Forest:
 
     def bear(self, k: int, parent: int) -> tuple[int, int]:
         "An empty child of a node of tree `k`: the numbers of its tree and of itself."
-        key = self.key(k, parent)
+        return self._born(k, parent, self.key(k, parent))
+
+    def _born(self, k, parent, key) -> tuple[int, int]:
+        "An empty child whose noise hangs on `key`."
         born = (k, self.trees[k].add(parent))
         self._keys[born] = key
         return born
+
+    def _bear_playout(self, k: int, parent: int) -> tuple[int, int]:
+        "As `bear`; its noise hangs on how many playouts the node had, and is no child's."
+        own = self._keys[k, parent] if parent else fold(row_keys(self.ids, self.seen, 1)[k], _ROOT)
+        key = fold(fold(own, _PLAYOUT), self._played[k, parent])
+        self._played[k, parent] += 1
+        return self._born(k, parent, int(key))
 
     def noise(self, born: list, at: Int[Tensor, "n"], width: int) -> Float[Tensor, "n t"]:
         "Uniform numbers for `width` tokens of each node, the first of them at place `at`."
@@ -258,12 +273,18 @@ def sprout(forest: Forest, places: list, *, width: int = 1, ends=(),
         if forest.trees[k][node].ended:
             raise ValueError(f"node {node} of tree {k} has ended, so nothing can follow it: fork "
                              "at an earlier one.")
+    born = [forest.bear(k, node) for k, node in places for _ in range(width)]
+    _draw(forest, places, born, ends=ends, most=most)
+    return born
+
+
+def _draw(forest: Forest, places: list, born: list, *, ends=(), most: int | None = None) -> None:
+    "Fill the empty nodes `born`, equally many behind each of the `places`."
     said = [forest.trees[k].said(node) for k, node in places]
-    which = torch.arange(len(places)).repeat_interleave(width)
+    which = torch.arange(len(places)).repeat_interleave(len(born) // len(places))
     at = torch.tensor([len(tokens) for tokens in said])[which]
     room = (forest.room - at).clamp(max=forest.room if most is None else most)
     begun = beginnings(forest.ids, forest.seen, [k for k, _ in places], said)
-    born = [forest.bear(k, node) for k, node in places for _ in range(width)]
     noise = forest.noise(born, at, int(room.max()))
     drawn = continue_rows(forest.policy, (*begun, which), noise, room=room, ends=ends,
                           temperature=forest.temperature)
@@ -272,7 +293,6 @@ def sprout(forest: Forest, places: list, *, width: int = 1, ends=(),
         _write(node, drawn, row)
         is_full = len(forest.trees[k].said(number)) == forest.room
         node.ended = is_full or node.tokens[-1] == forest.policy.eos
-    return born
 
 
 def _write(node: Node, drawn: dict, row: int) -> None:
@@ -481,11 +501,24 @@ def _uct(tree: Tree, node: int, c: float) -> float:
 
 
 def playouts(forest: Forest, places: list) -> list[float]:
-    "As `verdicts`, of the response drawn to its end; what is drawn for it is not kept."
+    """As `verdicts`, of the response drawn to its end; what is drawn for it is not kept.
+
+    Its noise is its own: another playout of the node is another draw, and so is each child.
+    """
     marks = [len(tree) for tree in forest.trees]
-    open_ = [place for place in places if not forest.trees[place[0]][place[1]].ended]
-    ends = dict(zip(open_, sprout(forest, open_) if open_ else []))
-    values = verdicts(forest, [ends.get(place, place) for place in places])
+    leaves = []
+    begun = []
+    drawn = []
+    for k, node in places:
+        leaf = (k, node)
+        if not forest.trees[k][node].ended:
+            leaf = forest._bear_playout(k, node)
+            begun.append((k, node))
+            drawn.append(leaf)
+        leaves.append(leaf)
+    if begun:
+        _draw(forest, begun, drawn)
+    values = verdicts(forest, leaves)
     for tree, mark in zip(forest.trees, marks):
         del tree.nodes[mark:]
     return values

@@ -63,7 +63,7 @@ def own_rows(rollouts):
 def metrics_of_rows(rollouts) -> dict:
     "Metrics of the responses themselves: of the policy's own rows, unless there are none."
     own = own_rows(rollouts)
-    lengths = own.mask.sum(1).float()
+    lengths = (own.seg >= 0).sum(1).float()
     found = dict(reward=own.rewards.nanmean(), accuracy=_share_correct(own))
     found['entropy'] = -masked_mean(own.logp_behave, own.mask)
     found.update(length=lengths.mean(), finished=own.finished.float().mean())
