@@ -21,8 +21,9 @@ FLOORS = [
     ['curricula', 'selection'],
     ['advantages'],
     ['objectives'],
-    ['rollouts', 'guidance', 'inference'],
+    ['rollouts', 'guidance'],
     ['analysis'],  # the estimators
+    ['inference'],
     ['training'],
     ['studies'],
     ['reports'],  # those of analysis that read runs

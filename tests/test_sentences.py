@@ -356,6 +356,7 @@ FOLDERS = (
     'selection',
     'samplers',
     'rollouts',
+    'inference',
     'references',
     'curricula',
     'rewards',

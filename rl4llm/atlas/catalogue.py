@@ -32,7 +32,9 @@ def papers() -> pd.DataFrame:
 
 # %% ../../nbs/atlas/01_catalogue.ipynb #465f32fc
 ALSO = {
+    13: ('inference.mixing.transferred',),
     17: ('analysis.passk.pass_at_k',),
+    36: ('inference.mixing.guided',),
     47: ('analysis.cross_effects.interference', 'analysis.cross_effects.winner_take_all'),
     48: ('analysis.forks.fork_overlap', 'analysis.forks.entropy_change'),
     50: ('analysis.formats.format_trend', 'analysis.formats.dominance'),
@@ -52,8 +54,10 @@ ALSO = {
     215: ('analysis.boundary.support', 'analysis.entropy.answer_entropy'),
 }
 PARTLY = {
+    13: 'its transfer of logits, to two bases; a family of several sizes is missing',
     18: 'its weights by duration; its asynchronous updates and its partial credit are missing',
     23: 'its policy gradient on a masked vocabulary; its text-generation tasks are missing',
+    36: 'its dial, on tokens; its diffusion and flow models are missing',
     47: 'its measures; its way to choose data is missing',
     57: 'its anchor and bonus; its data, penalties and supervised start are missing',
     75: 'its controller and transfer protocols; its workers on many processes are missing',

@@ -1,0 +1,129 @@
+"Votes, best-of-n and mixtures of policies, and whatever takes a policy takes them."
+
+import dataclasses
+import numpy as np
+import pytest
+import torch
+from rl4llm import Policy
+from rl4llm.analysis.page import report
+from rl4llm.inference import (
+    Chooser,
+    Mixed,
+    ballots_of,
+    choice_curve,
+    guided,
+    text_score,
+    token_confidence,
+    transferred,
+)
+from rl4llm.rewards.verifier import correct
+from rl4llm.rollouts.tree import Meter
+from rl4llm.tasks import task
+
+ITEMS = task('countdown').sample(6, seed=0, split='test')
+
+
+@pytest.fixture(scope='module')
+def base():
+    return Policy.load('tiny')
+
+
+@pytest.fixture(scope='module')
+def other(base):
+    "A copy whose weights were shaken a little."
+    shaken = base.clone()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in shaken.model.parameters():
+            parameter.add_(0.01 * torch.randn(parameter.shape, generator=generator))
+    shaken.name = 'shaken'
+    return shaken
+
+
+@pytest.mark.parametrize('w', [0.3, 1.7])
+def test_a_mixture_is_the_weighted_sum_of_log_probabilities(base, other, w):
+    mixed = guided(base, other, w)
+    rows = mixed.sample(ITEMS, 3, seed=0, temperature=1.5)
+    with torch.no_grad():
+        parts = [x.statistics(rows, ('logits',), temperature=1.0)['logits'] for x in (base, other)]
+        logp, entropy = mixed.logprobs(rows)
+    by_hand = (1 - w) * parts[0].log_softmax(-1) + w * parts[1].log_softmax(-1)
+    by_hand = (by_hand / 1.5).log_softmax(-1)
+    chosen = by_hand.gather(-1, rows.tokens[..., None])[..., 0]
+    at = rows.mask
+    assert torch.allclose(logp[at], chosen[at], atol=1e-4)
+    assert torch.allclose(rows.logp_behave[at], chosen[at], atol=1e-3)
+    assert torch.allclose(entropy[at], -(by_hand.exp() * by_hand).sum(-1)[at], atol=1e-4)
+    assert not logp[~at].any()
+
+
+def test_rows_of_a_mixture_do_not_depend_on_their_neighbours(base, other):
+    mixed = guided(base, other, 1.5, floor=0.1)
+    together = mixed.sample(ITEMS, 4, seed=0)
+    alone = mixed.sample(ITEMS[2:3], 4, seed=0)
+    assert alone.texts == together.texts[8:12]
+
+
+def test_a_floor_keeps_to_what_the_first_part_finds_plausible(base, other):
+    rows = guided(base, other, 3.0, floor=0.3).sample(ITEMS, 8, seed=0)
+    with torch.no_grad():
+        logp = base.statistics(rows, ('logits',), temperature=1.0)['logits'].log_softmax(-1)
+    share = logp.gather(-1, rows.tokens[..., None])[..., 0] - logp.amax(-1)
+    assert share[rows.mask].min() > np.log(0.3) - 1e-3
+    free = guided(base, other, 3.0).sample(ITEMS, 8, seed=0)
+    assert free.texts != rows.texts
+
+
+def test_the_change_of_no_training_is_none(base, other):
+    copy = base.clone()
+    carried = transferred(other, copy, base, 2.0).sample(ITEMS, 4, seed=0)
+    assert carried.texts == other.sample(ITEMS, 4, seed=0).texts
+
+
+def test_every_part_that_counts_is_paid_for_and_no_other(base, other):
+    for w, active in ((0, [1, 0]), (1, [0, 1]), (0.5, [1, 1])):
+        meters = [Meter(base), Meter(other)]
+        guided(*meters, w).sample(ITEMS, 2, seed=0)
+        assert [bool(meter.passes) for meter in meters] == [bool(x) for x in active]
+
+
+def test_the_report_takes_a_mixture_and_a_chooser(base, other):
+    for policy in (guided(base, other, 0.5), Chooser(base, 2)):
+        told = report(base, policy, task('countdown'), items=ITEMS[:3], samples=4)
+        assert told.after.model == policy.name and told._repr_html_()
+
+
+def test_a_chooser_gives_what_the_rule_says(base):
+    for rule, score in (('vote', None), ('vote', token_confidence), ('best', token_confidence)):
+        chooser = Chooser(base, 8, rule=rule, score=score)
+        given = chooser.sample(ITEMS, 1, seed=0)
+        drawn = base.sample(ITEMS, 8, seed=0)
+        ballots = ballots_of(drawn, score=score or token_confidence)
+        name = None if score is None else 'score'
+        credit = choice_curve(ballots, [8], rule=rule, score=name)[:, 0]
+        right = ballots_of(given).correct[:, 0]
+        sure = (credit == 0) | (credit == 1)
+        assert (right[sure] == credit[sure]).all() and sure.any()
+        assert chooser.drawn == int(drawn.mask.sum()) and chooser.given == int(given.mask.sum())
+
+
+def test_groups_of_a_chooser_are_kept_apart(base):
+    given = Chooser(base, 3).sample(ITEMS, 2, seed=0)
+    assert given.prompt.tolist() == [i for i in range(6) for _ in range(2)]
+    with pytest.raises(ValueError, match='equally many'):
+        ballots_of(dataclasses.replace(given, prompt=given.prompt.flip(0)))
+
+
+def test_an_unscored_response_has_the_number_for_missing(base):
+    rows = base.sample(ITEMS, 2, seed=0)
+
+    def silent(completions):
+        return [None] * len(completions)
+
+    assert text_score(silent, missing=0.5)(rows).tolist() == [0.5] * len(rows)
+    assert set(text_score(correct)(rows).tolist()) <= {0.0, 1.0}
+
+
+def test_a_mixture_of_nothing_is_refused(base):
+    with pytest.raises(ValueError, match='nothing to mix'):
+        Mixed([(base, 0.0)])
