@@ -24,6 +24,7 @@ from ..core.numerics import entropy_of, fold, keyed_uniform
 from ..core.rollouts import make_rollouts
 from ..core.sampling import (as_prompts, check_sampling, choose, response_room, row_keys,
                                   sample)
+from ..core.settings_file import check_whole
 from ..tasks import task_of
 
 # %% ../../nbs/rollouts/00_tree.ipynb #4aaf90a5
@@ -54,7 +55,10 @@ class Tree:
     def __getitem__(self, number: int) -> Node: return self.nodes[number]
 
     def add(self, parent: int, **fields) -> int:
-        "A new node below `parent`; its number."
+        "A new node below `parent`; its number. Raises ValueError if there is no such parent."
+        if not 0 <= parent < len(self):
+            raise ValueError(f"a node below node {parent} was asked for, and the tree has nodes "
+                             f"0 to {len(self) - 1}.")
         self.nodes.append(Node(parent=parent, **fields))
         return len(self) - 1
 
@@ -267,13 +271,21 @@ def sprout(forest: Forest, places: list, *, width: int = 1, ends=(),
 
     A child ends behind the end token or one of `ends`, or after `most` tokens.
     Each place is read once, however many children it gets.
-    Raises ValueError for a node that has ended.
+    Raises ValueError without a place, for a node that has ended, or unless `width` and `most` are
+    at least 1.
     """
-    for k, node in places:
-        if forest.trees[k][node].ended:
-            raise ValueError(f"node {node} of tree {k} has ended, so nothing can follow it: fork "
+    if not places:
+        raise ValueError("no place to draw on from was given: wanted (tree, node) numbers, "
+                         "of nodes that have not ended.")
+    check_whole('sprout', width=width, most=1 if most is None else most)
+    for k, number in places:
+        if forest.trees[k][number].ended:
+            raise ValueError(f"node {number} of tree {k} has ended, so nothing can follow it: fork "
                              "at an earlier one.")
-    born = [forest.bear(k, node) for k, node in places for _ in range(width)]
+    born = []
+    for k, number in places:
+        for _ in range(width):
+            born.append(forest.bear(k, number))
     _draw(forest, places, born, ends=ends, most=most)
     return born
 
@@ -329,15 +341,15 @@ def rows_of_trees(forest: Forest, *, once: bool = False):
 def _as_rollouts(forest, rows: list, once: bool):
     "The `rows` (tree, leaf, parent, shared) as `Rollouts`."
     policy = forest.policy
-    said = [forest.trees[row.k].said(row.leaf) for row in rows]
-    lengths = torch.tensor([len(tokens) for tokens in said])
+    responses = [forest.trees[row.k].said(row.leaf) for row in rows]
+    lengths = torch.tensor([len(response) for response in responses])
     real = torch.arange(int(lengths.max())) < lengths[:, None]
-    tokens = _filled(real, said, policy.pad)
+    tokens = _filled(real, responses, policy.pad)
     logp = _filled(real, [forest.trees[row.k].said(row.leaf, 'logp') for row in rows], 0.0)
     depth = [_depths(forest.trees[row.k], row.leaf) for row in rows]
     fork_at = torch.tensor([row.shared for row in rows])
     own = torch.arange(real.shape[1]) >= fork_at[:, None]
-    ended = [tokens[-1] == policy.eos for tokens in said]
+    ended = [response[-1] == policy.eos for response in responses]
     fields = dict(fork_at=fork_at, finished=torch.tensor(ended), seg=_filled(real, depth, -1))
     fields['parent'] = torch.tensor([row.parent for row in rows])
     fields['temperature'] = forest.temperature or 1.0
