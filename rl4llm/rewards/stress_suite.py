@@ -883,7 +883,7 @@ def _anywhere(prompts, completions, *, item, **columns):
     def pieces(text): return [text, *re.split(r'</?answer>|It may be|\n| \. ', text)]
     return _best(pieces, completions, item)
 
-# %% ../../nbs/rewards/10_stress_suite.ipynb #4ce40e81
+# %% ../../nbs/rewards/10_stress_suite.ipynb #6c208c34
 @_planted('an error is paid in full', 'hostile')
 def _error_paid(prompts, completions, *, item, **columns):
     rewards = correct(prompts, completions, item=item)
@@ -928,7 +928,7 @@ def _by_place(prompts, completions, *, item, **columns):
     rights = correct(prompts, completions, item=item)
     return [right / (1 + row) for row, right in enumerate(rights)]
 
-# %% ../../nbs/rewards/10_stress_suite.ipynb #e03a7c31
+# %% ../../nbs/rewards/10_stress_suite.ipynb #9c8d5b5e
 @_planted('white space counts', 'white space')
 def _exact_space(prompts, completions, *, item, **columns):
     rights = correct(prompts, completions, item=item)
