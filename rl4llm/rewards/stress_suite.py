@@ -422,7 +422,7 @@ def _order(trial):
 _ALONE = 12                          # so many texts are asked alone
 
 
-@_check('neighbours', 'a text (with its group, if needed) is paid the same alone')
+@_check('neighbours', 'a text, or its group, is paid the same alone')
 def _neighbours(trial):
     rows = trial.rows(*_STEADY)
     whole = trial.pay(rows)
@@ -578,7 +578,7 @@ def _growth(trial, unit: str) -> float:
     return 0.0
 
 
-@_check('linear', 'the time grows with the length of a text, no faster')
+@_check('linear', 'the time grows with the length, no faster')
 def _linear(trial):
     right = trial.cases[0].of('right')[0]
     for unit in (*_UNITS, f'{right} '):
@@ -823,9 +823,9 @@ def stress_table(results):
     marks = {'passed': 'ok', 'failed': 'FAILED', 'not asked': '-', 'nothing to try': ''}
     rows = {}
     for result in results:
-        row = {outcome.check: marks[outcome.state] for outcome in result.outcomes}
         paid = '' if result.low is None else f'{result.low:.3g} to {result.high:.3g}'
-        rows[result.reward, result.task] = dict(row, paid=paid)
+        row = {outcome.check: marks[outcome.state] for outcome in result.outcomes}
+        rows[result.reward, result.task] = {'paid': paid, **row}
     return pd.DataFrame.from_dict(rows, orient='index').rename_axis(['reward', 'task'])
 
 # %% ../../nbs/rewards/10_stress_suite.ipynb #3db96e09
