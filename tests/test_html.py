@@ -114,6 +114,12 @@ def shown():
 
         return Reply(False, EVIL)
 
+    def stressed():
+        from rl4llm.rewards import Outcome, Stress
+
+        failed = Outcome('order', 'failed', 1, ((EVIL, EVIL),))
+        return Stress(EVIL, EVIL, ('length',), (failed,))
+
     def settings():
         from rl4llm.core.settings_file import settings
 
@@ -136,6 +142,7 @@ def shown():
         Reply=reply,
         Comparison=comparison,
         Settings=settings,
+        Stress=stressed,
         Recipe=lambda: made,
         Rollouts=lambda: rollouts,
         Run=lambda: run,

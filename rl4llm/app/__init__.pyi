@@ -20,6 +20,7 @@ from .cli import lab_command as lab_command
 from .cli import main as main
 from .cli import parse_changes as parse_changes
 from .cli import recipe_page as recipe_page
+from .cli import rewards as rewards
 from .cli import scale as scale
 from .demonstration import ARMS as ARMS
 from .demonstration import LR as LR

@@ -263,7 +263,8 @@ def gated(prompts, completions, *, gate=correct, part=brevity, closed: float = 0
             for x, value in zip(opens, values)]
 
 # %% ../../nbs/rewards/06_algebra.ipynb #ea4d5ffb
-@stage('reward', parent='correct', changes='a second reward may take it back')
+@stage('reward', parent='correct', about=('correctness', 'form'),
+       changes='a second reward may take it back')
 def vetoed(prompts, completions, *, part=correct, veto=unreadable, value: float = -1.0,
            threshold: float = 0.5, **columns) -> list[float | None]:
     """What `part` gives, but at most `value` where `veto` gives more than `threshold`.

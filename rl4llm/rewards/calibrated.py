@@ -57,7 +57,8 @@ def score_confidence(q: float, c: float, *, rule: str = 'brier') -> float:
     return RULES[rule](q if c else 1 - q)
 
 # %% ../../nbs/rewards/08_calibrated.ipynb #d0720c8d
-@stage('reward', paper=61, parent='correct', changes='the score of the stated confidence alone')
+@stage('reward', paper=61, parent='correct', about=('calibration',),
+       changes='the score of the stated confidence alone')
 def confidence_score(prompts, completions, *, item=None, rule: str = 'brier', **columns
                      ) -> list[float | None]:
     """How well the stated confidence fits the verdict, 0 at best, -1 if none is stated.
@@ -77,7 +78,7 @@ def confidence_score(prompts, completions, *, item=None, rule: str = 'brier', **
     return scores
 
 # %% ../../nbs/rewards/08_calibrated.ipynb #8fa9c78a
-@stage('reward', paper=61, parent='correct',
+@stage('reward', paper=61, parent='correct', about=('correctness', 'calibration'),
        changes='plus a proper score of the confidence that the text states')
 def calibrated_reward(prompts, completions, *, item=None, rule: str = 'brier',
                       weight: float = 1.0, unstated: str = 'worst', **columns

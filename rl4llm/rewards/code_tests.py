@@ -7,7 +7,7 @@ __all__ = ['OutputTest', 'CallTest', 'call_test', 'as_tests', 'Program', 'progra
            'code_verdicts', 'passes_tests', 'share_of_tests']
 
 # %% ../../nbs/rewards/05_code_tests.ipynb #5f434b5e
-import ast, json, math, re, secrets
+import ast, json, math, re, secrets, textwrap
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -147,7 +147,14 @@ def program_of(text: str) -> Program:
     unmarked = [code for mark, code in blocks if not mark]
     if marked: return Program(marked[-1], 'python block')
     if unmarked: return Program(unmarked[-1], 'block')
-    return Program(text, 'whole text')
+    return Program(_outdented(text), 'whole text')
+
+
+def _outdented(text: str) -> str:
+    "A program without blanks before its first line, with which no program can begin."
+    body = text.lstrip()
+    blanks = text[:len(text) - len(body)].rpartition('\n')[2]
+    return textwrap.dedent(blanks + body).lstrip() if blanks else text
 
 # %% ../../nbs/rewards/05_code_tests.ipynb #be698626
 _RUNNER = '''

@@ -65,7 +65,8 @@ def without_items(rewards, item, read) -> list[float | None]:
     return [None if x is None else reward for reward, x in zip(rewards, item)]
 
 # %% ../../nbs/rewards/07_label_free.ipynb #18db3eff
-@stage('reward', parent='correct', changes='the answer most often given counts as right')
+@stage('reward', parent='correct', about=('agreement', 'group'),
+       changes='the answer most often given counts as right')
 def majority_reward(prompts, completions, *, item=None, read=None, empty_votes: bool = False,
                     **columns) -> list[float | None]:
     """1.0 for a completion with the answer that most completions of its prompt have, else 0.0.
@@ -152,7 +153,7 @@ def evol_rewards(texts, answers, *, prompt: str = '') -> list[float]:
     return rewards
 
 # %% ../../nbs/rewards/07_label_free.ipynb #b1e7b173
-@stage('reward', paper=8, parent='majority_reward',
+@stage('reward', paper=8, parent='majority_reward', about=('agreement', 'novelty', 'group'),
        changes='novelty orders the texts on each side of the vote')
 def majority_novelty_reward(prompts, completions, *, item=None, read=None, **columns
                             ) -> list[float | None]:
@@ -173,7 +174,8 @@ def majority_novelty_reward(prompts, completions, *, item=None, read=None, **col
     return without_items(rewards, item, read)
 
 # %% ../../nbs/rewards/07_label_free.ipynb #299d5cb6
-@stage('reward', parent='majority_reward', changes='dealt out at random among the rows of a prompt')
+@stage('reward', parent='majority_reward', about=('chance', 'group'),
+       changes='dealt out at random among the rows of a prompt')
 def dealt_reward(prompts, completions, *, item=None, reward=majority_reward, seed: int = 0,
                  **columns) -> list[float | None]:
     """The rewards of the function `reward`, dealt out anew among a prompt's completions.

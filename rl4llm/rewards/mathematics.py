@@ -432,7 +432,7 @@ def correct_mathematics(prompts, completions, *, answer=None, item=None, seconds
     return [_reward(gold, text, seconds) for gold, text in zip(golds, texts)]
 
 # %% ../../nbs/rewards/02_mathematics.ipynb #c0126197
-@stage('reward', about=('form',))
+@stage('reward', about=('form', 'layout'))
 def think_format(prompts, completions, *, prefilled: str = '', **columns) -> list[float]:
     """1.0 for a completion that begins with one <think> and closes it, 0.0 for any other.
 

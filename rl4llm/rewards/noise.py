@@ -55,7 +55,8 @@ def repeated_share(text: str, *, n: int = 20) -> float:
     return sum(times > 1 for times in grams.values()) / max(1, grams.total())
 
 # %% ../../nbs/rewards/09_noise.ipynb #a28a80e7
-@stage('reward', paper=186, parent='correct', changes='phrases of reasoning are counted instead')
+@stage('reward', paper=186, parent='correct', about=('form',),
+       changes='phrases of reasoning are counted instead')
 def pattern_reward(prompts, completions, *, item=None, phrases=PHRASES, full: int = 20,
                    **columns) -> list[float | None]:
     """Share of `full` phrases that a completion has, minus its repetition, from 0 to 1.
@@ -77,7 +78,7 @@ def pattern_reward(prompts, completions, *, item=None, phrases=PHRASES, full: in
     return rewards
 
 # %% ../../nbs/rewards/09_noise.ipynb #7aead974
-@stage('reward', paper=186, parent='flipped_reward',
+@stage('reward', paper=186, parent='flipped_reward', about=('chance', 'form'),
        changes='rows that were given less than 1/2 get a share of the phrase reward')
 def mended_reward(prompts, completions, *, item=None, rate: float = 0.4, per: str = 'prompt',
                   seed: int = 0, weight: float = 0.1, phrases=PHRASES, full: int = 20,
