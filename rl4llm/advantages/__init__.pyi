@@ -107,6 +107,7 @@ from .resample_on_correct import faulty_share as faulty_share
 from .resample_on_correct import grpo_roc as grpo_roc
 from .resample_on_correct import idle_share as idle_share
 from .resample_on_correct import kept_counts as kept_counts
+from .resample_on_correct import places_in_block as places_in_block
 from .resample_on_correct import response_faults as response_faults
 from .resample_on_correct import roc_counts as roc_counts
 from .token_credit import dominance_threshold as dominance_threshold
