@@ -89,7 +89,7 @@ def node_values(rewards: Float[Tensor, "n"], nodes: Int[Tensor, "n t"]) -> Float
     count = int(nodes.max()) + 1
     passes = torch.zeros(n, count + 1, dtype=torch.bool, device=nodes.device)
     passes = passes.scatter(1, nodes + 1, True)[:, 1:]
-    row, node = passes.nonzero().T
+    row, node = (passes & ~rewards.isnan()[:, None]).nonzero().T
     values = rewards.new_full((count,), torch.nan)
     return values.index_copy(0, node, group_mean(rewards[row], node))
 
