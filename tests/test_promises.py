@@ -126,6 +126,15 @@ def with_items(items, **bad):
     )
 
 
+def with_parents(info):
+    "Rows that were forked from a row that is not there."
+    far = torch.full((N,), N)
+    return called(
+        info,
+        change=lambda s: {**s, 'rollouts': dataclasses.replace(s['rollouts'], parent=far)},
+    )
+
+
 def with_durations(info):
     r = some_rollouts(torch.float64)
     return info.fn(
@@ -175,6 +184,10 @@ BROKEN = {
     },
     'sample_by_the_clock': {'as `sample`': sampled([])},
     'critical_forks': {
+        'as `sample`': sampled([]),
+        'a model outside the Llama family': lambda info: sampled(policy=foreign_policy())(info),
+    },
+    'branch_rollouts': {
         'as `sample`': sampled([]),
         'a model outside the Llama family': lambda info: sampled(policy=foreign_policy())(info),
     },
@@ -244,6 +257,9 @@ BROKEN = {
     'grpo_passk': {'an unknown `scale`': knobs(scale='x')},
     'grpo_overlong': {'limits that make no sense': knobs(buffer=0)},
     'grpo_s': {'prompts without a demonstration': with_items([])},
+    'grpo_roc': {'as `chosen_rows`': knobs(share=0.0)},
+    'depth_advantages': {'as `node_numbers`': with_parents},
+    'prune_leaves': {'a share outside (0, 1]': knobs(share=0.0)},
     'gui_g1': {'a problem without a rate': knobs(rates={})},
     'kl_in_reward': {'a group of one row': singles},
     'rloo': {'a group of a single row': singles},

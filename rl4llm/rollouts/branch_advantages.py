@@ -129,7 +129,8 @@ def prune_leaves(rollouts, adv: Float[Tensor, "n t"], *, share: float = 0.5, sco
     """Weight 0 on the last pieces of each group but the best and the worst, `share` in all.
 
     score: the function that ranks the rows; equal ones in random order.
-    The other weights grow, so that the mean is over what is left. Rows with nothing left leave.
+    The other weights grow, so that the mean is over what is left. Rows with nothing left leave,
+    and so do those that could not be scored.
     Raises ValueError for a share outside (0, 1], or if `adv` has another shape than the tokens.
     Source: BranchGRPO (2025), code.
     """
@@ -138,12 +139,15 @@ def prune_leaves(rollouts, adv: Float[Tensor, "n t"], *, share: float = 0.5, sco
         raise ValueError(f"share is {share!r}, wanted a part of the last pieces in (0, 1].")
     ranked = score(rollouts.rewards, rollouts.group, rollouts=rollouts)
     chance = token_noise(rollouts, 1)[:, -1]
-    from_below = places_in_block(ranked, chance, rollouts.group)
-    from_above = places_in_block(-ranked, -chance, rollouts.group)
+    scored = ~rollouts.rewards.isnan()
+    _, tree = rollouts.group.unique(return_inverse=True)
+    block = 2 * tree + scored
+    from_below = places_in_block(ranked, chance, block)
+    from_above = places_in_block(-ranked, -chance, block)
     stay = (share * (from_below + from_above + 1)).round().clamp(min=2)
     is_kept = (from_above < (stay / 2).floor()) | (from_below < (stay / 2).ceil())
     is_last = rollouts.seg == rollouts.seg.amax(1, keepdim=True)
-    kept = rollouts.mask & (is_kept[:, None] | ~is_last)
+    kept = rollouts.mask & scored[:, None] & (is_kept[:, None] | ~is_last)
     keep = kept.any(1)
     scale = rollouts.mask[keep].sum() / kept.sum().clamp(min=1)
     return weight * kept * scale, keep
