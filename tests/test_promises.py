@@ -126,6 +126,11 @@ def with_items(items, **bad):
     )
 
 
+def of_foreign_model(info):
+    "Call a sampler with a policy that has no decoder."
+    return sampled(policy=foreign_policy())(info)
+
+
 def with_parents(info):
     "Rows that were forked from a row that is not there."
     far = torch.full((N,), N)
@@ -185,11 +190,11 @@ BROKEN = {
     'sample_by_the_clock': {'as `sample`': sampled([])},
     'critical_forks': {
         'as `sample`': sampled([]),
-        'a model outside the Llama family': lambda info: sampled(policy=foreign_policy())(info),
+        'a model outside the Llama family': of_foreign_model,
     },
     'branch_rollouts': {
         'as `sample`': sampled([]),
-        'a model outside the Llama family': lambda info: sampled(policy=foreign_policy())(info),
+        'a model outside the Llama family': of_foreign_model,
     },
     'sample': {
         'no items': sampled([]),
