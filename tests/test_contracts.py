@@ -778,9 +778,11 @@ def test_sampler(info):
     policy, items = small_policy(), list(problems()[:3])
     draw = lambda seed: fn_of(info)(policy, items, 4, seed=seed, temperature=1.0)
     r, again, other = draw(1), draw(1), draw(2)
+    ends = ((r.tokens == policy.eos) & r.mask).long()
+    behind = ends.cumsum(1) - ends > 0  # a random policy may draw the padding token before
     assert (
         is_rollouts(r)
-        and (~r.mask | (r.tokens != policy.pad)).all()
+        and not (r.mask & behind).any()
         and not (r.sampled & ~r.mask).any()
         and len(r.texts) == len(r)
     )

@@ -129,6 +129,20 @@ def with_items(items, **bad):
     )
 
 
+def of_foreign_model(info):
+    "Call a sampler with a policy that has no decoder."
+    return sampled(policy=foreign_policy())(info)
+
+
+def with_parents(info):
+    "Rows that were forked from a row that is not there."
+    far = torch.full((N,), N)
+    return called(
+        info,
+        change=lambda s: {**s, 'rollouts': dataclasses.replace(s['rollouts'], parent=far)},
+    )
+
+
 def with_durations(info):
     r = some_rollouts(torch.float64)
     return info.fn(
@@ -154,10 +168,6 @@ def foreign_policy():
     return Policy(model, small_policy().tokenizer, 'foreign', 'compact')
 
 
-def foreign_sampled(info):
-    return sampled(policy=foreign_policy())(info)
-
-
 BROKEN = {
     'handful': {'a count below 1': curriculum(count=0), 'no problems': curriculum(problems=[])},
     'prompt_pairs': {
@@ -167,7 +177,7 @@ BROKEN = {
     'uniform': {'an empty pool': curriculum(pool=[])},
     'lagged_top_p': {
         'bad settings': made_with(every=0),
-        'a model outside the Llama family': foreign_sampled,
+        'a model outside the Llama family': of_foreign_model,
     },
     'logged_sample': {'fewer than one batch': made_with(batches=0)},
     'stale_sample': {'a negative lag': made_with(lag=-1)},
@@ -183,7 +193,11 @@ BROKEN = {
     'sample_by_the_clock': {'as `sample`': sampled([])},
     'critical_forks': {
         'as `sample`': sampled([]),
-        'a model outside the Llama family': foreign_sampled,
+        'a model outside the Llama family': of_foreign_model,
+    },
+    'branch_rollouts': {
+        'as `sample`': sampled([]),
+        'a model outside the Llama family': of_foreign_model,
     },
     'sample': {
         'no items': sampled([]),
@@ -251,6 +265,9 @@ BROKEN = {
     'grpo_passk': {'an unknown `scale`': knobs(scale='x')},
     'grpo_overlong': {'limits that make no sense': knobs(buffer=0)},
     'grpo_s': {'prompts without a demonstration': with_items([])},
+    'grpo_roc': {'as `chosen_rows`': knobs(share=0.0)},
+    'depth_advantages': {'as `node_numbers`': with_parents},
+    'prune_leaves': {'a share outside (0, 1]': knobs(share=0.0)},
     'gui_g1': {'a problem without a rate': knobs(rates={})},
     'kl_in_reward': {'a group of one row': singles},
     'rloo': {'a group of a single row': singles},

@@ -6,14 +6,12 @@ import pytest, torch
 from rl4llm.analysis.thoughts import (
     ABOUT,
     accuracy_by_budget,
-    AttemptRead,
     Thought,
     answering,
     by_backtracks,
     feedback_accuracies,
     feedback_prompts,
     feedback_table,
-    read_attempt,
     read_thought,
     think_within,
     thought_lines,
@@ -25,6 +23,7 @@ from rl4llm.engine.fast_llama import is_fast
 from rl4llm.tasks import Item, task, task_of
 from rl4llm.tasks.countdown import all_solutions, follow, outcomes
 from rl4llm.tasks.thinking import (
+    AttemptRead,
     FEEDBACK,
     STRATEGIES,
     Attempt,
@@ -41,6 +40,7 @@ from rl4llm.tasks.thinking import (
     solves,
     think,
     towards,
+    read_attempt,
 )
 from rl4llm.tasks.vocabulary import tiny_tokenizer
 

@@ -14,6 +14,7 @@ from . import negative_reinforcement as negative_reinforcement
 from . import pairs as pairs
 from . import passk_advantages as passk_advantages
 from . import process_advantages as process_advantages
+from . import resample_on_correct as resample_on_correct
 from . import token_credit as token_credit
 from .baselines import no_advantage as no_advantage
 from .baselines import reinforce as reinforce
@@ -101,6 +102,14 @@ from .process_advantages import fill_from_next_end as fill_from_next_end
 from .process_advantages import prl as prl
 from .process_advantages import separator_ends as separator_ends
 from .process_advantages import separator_ids as separator_ids
+from .resample_on_correct import chosen_rows as chosen_rows
+from .resample_on_correct import faulty_share as faulty_share
+from .resample_on_correct import grpo_roc as grpo_roc
+from .resample_on_correct import idle_share as idle_share
+from .resample_on_correct import kept_counts as kept_counts
+from .resample_on_correct import places_in_block as places_in_block
+from .resample_on_correct import response_faults as response_faults
+from .resample_on_correct import roc_counts as roc_counts
 from .token_credit import dominance_threshold as dominance_threshold
 from .token_credit import head_influence as head_influence
 from .token_credit import hicra as hicra

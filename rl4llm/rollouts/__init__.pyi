@@ -1,6 +1,13 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import branch_advantages as branch_advantages
 from . import critical_tokens as critical_tokens
 from . import tree as tree
+from .branch_advantages import branch_rollouts as branch_rollouts
+from .branch_advantages import depth_advantages as depth_advantages
+from .branch_advantages import leaf_reward as leaf_reward
+from .branch_advantages import node_numbers as node_numbers
+from .branch_advantages import node_values as node_values
+from .branch_advantages import prune_leaves as prune_leaves
 from .critical_tokens import critical_forks as critical_forks
 from .critical_tokens import critical_places as critical_places
 from .critical_tokens import may_be_cut as may_be_cut

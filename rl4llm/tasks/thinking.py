@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['STRATEGIES', 'FEEDBACK', 'play', 'towards', 'anyhow', 'nearest', 'solves', 'failing_attempt', 'dead_end', 'Thoughts',
-           'Attempt', 'forward_attempt', 'backward_moves', 'backward_attempt', 'Trace', 'search', 'is_easy',
-           'habits_of', 'think', 'feedback', 'demonstrated_feedback', 'second_prompt', 'second_attempt']
+           'Attempt', 'forward_attempt', 'backward_moves', 'backward_attempt', 'AttemptRead', 'read_attempt', 'Trace',
+           'search', 'is_easy', 'habits_of', 'think', 'feedback', 'demonstrated_feedback', 'second_prompt',
+           'second_attempt']
 
 # %% ../../nbs/tasks/06_thinking.ipynb #356739af
-import math, random
+import math, random, re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 # %% ../../nbs/tasks/06_thinking.ipynb #ef4da0a6
-from .countdown import (Step, follow, legal_moves, outcomes, puzzle_of,
-                                    write_steps)
+from .countdown import (Step, combine, follow, legal_moves, outcomes, parse_steps,
+                                    puzzle_of, write_steps)
 from .protocol import Item, task_of
 
 # %% ../../nbs/tasks/06_thinking.ipynb #0f35bfd7
@@ -213,6 +214,59 @@ def backward_attempt(item: Item, rng, *, succeed: bool, cut: bool) -> Attempt | 
         answer = ' ; '.join(f'{a} {op} {b} = {c}' for a, op, b, c in forward)
         return Attempt(text, answer, forward, right, right)
     return None
+
+# %% ../../nbs/tasks/06_thinking.ipynb #5bd7e991
+class AttemptRead(NamedTuple):
+    "One attempt as read: how many steps, whether they are legal, and how they stand."
+    steps: int
+    legal: bool
+    alive: bool          # the target is still in reach, or reached
+    solved: bool
+    backwards: bool
+
+# %% ../../nbs/tasks/06_thinking.ipynb #0c0e15da
+_BACKWARD = re.compile(r'(\d+) = (\d+) ([-+*/]) (\d+)')
+_ASIDE = re.compile(r'<plan>[^<]*</plan>|<verify>[^<]*</verify>|<wait>|\|[^;<]*')
+
+
+def read_attempt(item: Item, text: str) -> AttemptRead:
+    "An attempt in the words of a thought; plans, checks and what remains are passed over."
+    plain = ' '.join(_ASIDE.sub(' ', text).split())
+    pieces = [piece.strip() for piece in plain.split(';')]
+    if _BACKWARD.fullmatch(pieces[0]): return _read_backwards(item, pieces)
+    steps = parse_steps(plain) if plain else []
+    states = follow(item, steps)
+    legal = len(states) == len(steps) + 1
+    _, target, max_value, ops = puzzle_of(item)
+    alive = legal and target in outcomes(states[-1], ops, max_value)
+    return AttemptRead(len(steps), legal, alive, legal and states[-1] == (target,), False)
+
+
+def _read_backwards(item: Item, pieces) -> AttemptRead:
+    "An attempt from the target down, followed in every way in which it can be read."
+    numbers, target, max_value, ops = puzzle_of(item)
+    places = {(tuple(sorted(numbers)), target)}
+    for piece in pieces:
+        found = _BACKWARD.fullmatch(piece)
+        places = _backward_places(places, found) if found else set()
+    alive = any(need in outcomes(left, ops, max_value) for left, need in places)
+    solved = any(left == (need,) for left, need in places)
+    return AttemptRead(len(pieces), bool(places), alive, solved, True)
+
+
+def _backward_places(places, found) -> set:
+    "Where a backward step leads: (numbers left, number needed)."
+    c, a, op, b = found.groups()
+    c, a, b = (int(number) for number in (c, a, b))
+    after = set()
+    for left, need in places:
+        if need != c or combine(a, op, b) != need: continue
+        for given, other in ((a, b), (b, a)):
+            if given not in left: continue
+            rest = list(left)
+            rest.remove(given)
+            after.add((tuple(rest), other))
+    return after
 
 # %% ../../nbs/tasks/06_thinking.ipynb #05d58187
 class Trace(NamedTuple):
