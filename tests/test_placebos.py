@@ -204,4 +204,5 @@ def test_what_was_not_scored_neither_gives_nor_takes():
     for texts in (['a'] * 5, list('abcde')):
         for seed in range(9):
             dealt = dealt_out(values, ['p'] * 5, texts, [range(5)], seed=seed)
-            assert dealt[0] is dealt[2] is None and sorted(dealt[1::2] + dealt[4:]) == [0.0, 0.5, 1.0]
+            assert dealt[0] is dealt[2] is None
+            assert sorted(dealt[1::2] + dealt[4:]) == [0.0, 0.5, 1.0]

@@ -61,7 +61,7 @@ UNDIVIDED = ('dr_grpo', 'gui_g1', 'negative', 'positive', 'reinforce', 'rloo', '
 
 
 def division_of(bound):
-    "What an advantage divides by: its knob `scale`, 'none' where it divides by nothing, else None."
+    "The knob `scale` of an advantage, 'none' where it divides by nothing, None if unknown."
     parameters = inspect.signature(bound.info.fn).parameters
     if 'scale' in parameters:
         return dict(bound.knobs).get('scale', parameters['scale'].default)
@@ -70,22 +70,25 @@ def division_of(bound):
 
 @pytest.mark.parametrize('name', config_names())
 def test_the_file_divides_advantages_as_the_recipe_does(name):
-    "RLCR at scale was once divided by the deviation, which its recipe, its paper and its own note leave out."
+    "RLCR at scale was once divided by the deviation, which its recipe and its paper leave out."
     config = load_config(name)
     here, there = division_of(recipe(config.recipe).advantage), config['scale_rewards']
     if name in DIVIDES_OTHERWISE:
-        assert here != there and DIVIDES_OTHERWISE[name] in config.hyperparameters['scale_rewards'].source
+        source = config.hyperparameters['scale_rewards'].source
+        assert here != there and DIVIDES_OTHERWISE[name] in source
     elif here is not None:
         assert here == there
 
 
 def test_batches_of_rlcr_and_evol_rl_are_those_of_the_released_scripts():
     rlcr, evol = load_config('rlcr'), load_config('evol_rl')
-    rows = rlcr['num_processes'] * rlcr['per_device_train_batch_size'] * rlcr['gradient_accumulation_steps']
-    assert rows == 4 * 8 * 64 == rlcr['prompts_per_step'] * rlcr['num_generations']
+    sizes = ('num_processes', 'per_device_train_batch_size', 'gradient_accumulation_steps')
+    assert [rlcr[size] for size in sizes] == [4, 8, 64]
+    assert 4 * 8 * 64 == rlcr['prompts_per_step'] * rlcr['num_generations']
     want = dict(prompts_per_step=8, minibatch_prompts=1, max_completion_length=12288, epochs=3)
     assert {k: evol[k] for k in want} == want
-    assert not any('not known' in source for c in (rlcr, evol) for _, _, source in config_rows(c))
+    sources = [source for config in (rlcr, evol) for _, _, source in config_rows(config)]
+    assert not any('not known' in source for source in sources)
 
 
 def test_paper_values_of_weighted_reinforce():
