@@ -204,8 +204,9 @@ def self_certainty(logits: Float[Tensor, "m v"], tokens: Int[Tensor, "m"]) -> Fl
     Uniform over the words that the policy can say at all: those with a logit above -inf.
     """
     possible = logits > -torch.inf
-    mean = masked_mean(logits.masked_fill(~possible, 0), possible, -1)
-    return logits.logsumexp(-1) - mean - possible.sum(-1).to(logits).log()
+    share = possible.to(logits.dtype).mean(-1)                 # exactly 1 if all are possible
+    mean = logits.masked_fill(~possible, 0).mean(-1) / share
+    return logits.logsumexp(-1) - mean - possible.sum(-1).to(logits.dtype).log()
 
 # %% ../../nbs/rewards/07_label_free.ipynb #b51235b3
 @stage('advantage', parent='grpo', needs=('mask', 'old_entropy', 'old_self_certainty'),
