@@ -159,3 +159,50 @@ def test_nothing_scored_is_nothing_shuffled():
             placebo(factor, among=within)(unknown, r.group, rollouts=r),
             factor(unknown, r.group, rollouts=r),
         )
+
+
+# -- placebos of rewards of text
+
+
+def last_word(text):
+    return text.split()[-1]
+
+
+def dealt_rewards(texts, seed):
+    "The placebo of the vote in both of its forms, with the votes."
+    from rl4llm.rewards.algebra import shuffled
+    from rl4llm.rewards.label_free import dealt_reward, majority_reward
+
+    prompts = ['p'] * len(texts)
+    votes = majority_reward(prompts, texts, read=last_word)
+
+    def part(prompts, completions, **columns):
+        return votes
+
+    dealt = dealt_reward(prompts, texts, read=last_word, seed=seed)
+    return votes, (dealt, shuffled(prompts, texts, part=part, seed=seed))
+
+
+@pytest.mark.parametrize('counts', [(15, 1), (10, 3, 3), (2, 1)])
+def test_equal_texts_do_not_deal_their_reward_to_each_other(counts):
+    "Of 15 equal texts and another one the placebo once kept half of what the vote gives."
+    texts = [f't {i}' for i, count in enumerate(counts) for _ in range(count)]
+    kept = []
+    for seed in range(300):
+        votes, both = dealt_rewards(texts, seed)
+        for dealt in both:
+            true, sham = (torch.tensor(x, dtype=torch.float64) for x in (votes, dealt))
+            kept.append(((true - true.mean()) * sham).mean() / true.var(unbiased=False))
+            assert sorted(dealt) == sorted(votes)
+    assert abs(torch.stack(kept).mean()) < 0.06
+
+
+def test_what_was_not_scored_neither_gives_nor_takes():
+    from rl4llm.rewards.algebra import dealt_out
+
+    values = [None, 1.0, None, 0.0, 0.5]
+    for texts in (['a'] * 5, list('abcde')):
+        for seed in range(9):
+            dealt = dealt_out(values, ['p'] * 5, texts, [range(5)], seed=seed)
+            assert dealt[0] is dealt[2] is None
+            assert sorted(dealt[1::2] + dealt[4:]) == [0.0, 0.5, 1.0]

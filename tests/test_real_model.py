@@ -419,15 +419,28 @@ def test_a_text_model_changes_sizes_only(name):
         old, new = getattr(base, field), getattr(made, field)
         for a, b in zip(*([x] if field != 'regularisers' else x for x in (old, new)), strict=True):
             defaults = {k: p.default for k, p in inspect.signature(a.info.fn).parameters.items()}
+            own = {k: v for k, v in a.knobs if k not in dict(a.info.for_tiny)}
             wanted = {
                 k: v * 10 if k in a.info.in_tokens and v else v
-                for k, v in (defaults | dict(a.knobs)).items()
+                for k, v in (defaults | own).items()
                 if v is not inspect.Parameter.empty
             }
             assert (
                 a.name == b.name
                 and {k: v for k, v in (defaults | dict(b.knobs)).items() if k in wanted} == wanted
             )
+
+
+def test_words_of_the_tiny_model_give_way_to_those_of_the_stage_and_ones_own_stay():
+    "A text model was once paid for `<wait>` and for every plus."
+    tiny = [name for name in ALL if dict(recipe(name).reward.info.for_tiny)]
+    assert tiny == ['grpo_mended', 'reasoning_pattern']
+    for name in tiny:
+        own, made = recipe(name).reward, for_text(name).reward
+        assert dict(own.info.for_tiny).items() <= dict(own.knobs).items() and not made.knobs
+        kept = recipe(name, reward=use(own, phrases=('hm',)))
+        assert dict(for_text(kept).reward.knobs)['phrases'] == ('hm',)
+        assert for_text(for_text(name)).reward == made
 
 
 def test_every_whole_knob_is_counted_in_tokens_or_is_not():

@@ -1,6 +1,6 @@
 "Full-scale configurations: every shipped file is sound, and a wrong one is answered in one sentence."
 
-import html, re
+import html, inspect, re
 from copy import deepcopy
 from pathlib import Path
 import nbformat, pytest, yaml
@@ -50,6 +50,45 @@ def test_numbers_of_the_recipe_and_the_file_agree(name):
     assert (config['epsilon'] is not None) == (here.objective.name == 'ppo_clip') or name == 'rloo'
     if (weight := config['positive_weight']) is not None:
         assert here.advantage.info.fn.__kwdefaults__['weight'] == weight
+
+
+# Files whose source divides otherwise than the recipe does: who says so.
+DIVIDES_OTHERWISE = {
+    'decoupled_ppo': 'AReaL, setup: advantages normalised over the global batch',
+    'rover': "ROVER's run scripts, mathematics",
+}
+UNDIVIDED = ('dr_grpo', 'gui_g1', 'negative', 'positive', 'reinforce', 'rloo', 'weighted_reinforce')
+
+
+def division_of(bound):
+    "The knob `scale` of an advantage, 'none' where it divides by nothing, None if unknown."
+    parameters = inspect.signature(bound.info.fn).parameters
+    if 'scale' in parameters:
+        return dict(bound.knobs).get('scale', parameters['scale'].default)
+    return 'none' if bound.name in UNDIVIDED else None
+
+
+@pytest.mark.parametrize('name', config_names())
+def test_the_file_divides_advantages_as_the_recipe_does(name):
+    "RLCR at scale was once divided by the deviation, which its recipe and its paper leave out."
+    config = load_config(name)
+    here, there = division_of(recipe(config.recipe).advantage), config['scale_rewards']
+    if name in DIVIDES_OTHERWISE:
+        source = config.hyperparameters['scale_rewards'].source
+        assert here != there and DIVIDES_OTHERWISE[name] in source
+    elif here is not None:
+        assert here == there
+
+
+def test_batches_of_rlcr_and_evol_rl_are_those_of_the_released_scripts():
+    rlcr, evol = load_config('rlcr'), load_config('evol_rl')
+    sizes = ('num_processes', 'per_device_train_batch_size', 'gradient_accumulation_steps')
+    assert [rlcr[size] for size in sizes] == [4, 8, 64]
+    assert 4 * 8 * 64 == rlcr['prompts_per_step'] * rlcr['num_generations']
+    want = dict(prompts_per_step=8, minibatch_prompts=1, max_completion_length=12288, epochs=3)
+    assert {k: evol[k] for k in want} == want
+    sources = [source for config in (rlcr, evol) for _, _, source in config_rows(config)]
+    assert not any('not known' in source for source in sources)
 
 
 def test_paper_values_of_weighted_reinforce():

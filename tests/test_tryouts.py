@@ -56,6 +56,18 @@ def test_no_record_is_that_of_the_parent_under_another_name():
     )
 
 
+def test_what_needs_a_model_with_its_words_is_tried_on_it():
+    "RLCR was once tried on a model that never states a confidence: its reward was constant."
+    from test_ideas_act import BASES
+
+    records = stored_tryouts()
+    for name in RECIPES:
+        wanted = BASES.get(name, Tryout().model)
+        assert tryout_of(name).model == wanted == records[name].get('model', Tryout().model), name
+        if name in BASES:
+            assert records[name]['before'] != records['grpo']['before']
+
+
 def test_own_terms_change_the_run_and_make_an_old_record_due(monkeypatch):
     import rl4llm.studies.tryouts as t
 

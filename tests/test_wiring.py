@@ -842,6 +842,8 @@ def healthy(name, setting):
 # -- the comparison
 
 TOLERANCE = 2e-5
+# Certainties differ by less than `eps`, a hundredth of a nat, which then divides their rounding.
+ROUGHER = {'self_certainty': 2e-4}
 
 
 def check_loss(row, updates):
@@ -860,12 +862,12 @@ def check_asked(watch, r):
     assert len({asked['seed'] for asked in watch.asked}) == len(watch.asked), "seeds repeat"
 
 
-def check_gradient(taken, wanted, limit, scale):
+def check_gradient(taken, wanted, limit, scale, tolerance=TOLERANCE):
     "Gap between the gradient that an update took and the one it should have taken."
     norm = float(wanted.gradient.norm())
     clipped = wanted.gradient * min(1, limit / (norm + 1e-6))
     gap = float((taken.gradient - clipped).norm() / max(float(clipped.norm()), 1e-3 * scale))
-    assert gap < TOLERANCE, f"the gradient is {gap:.1e} off"
+    assert gap < tolerance, f"the gradient is {gap:.1e} off"
     return gap
 
 
@@ -884,10 +886,11 @@ def check_step(r, watch, number, step):
     settings = dict(lr=lr, betas=r.betas, weight_decay=r.weight_decay)
     assert all(u.settings == settings for u in taken), f"the optimiser has {taken[0].settings}"
     pairs = zip(taken, step.updates)
-    gaps = [check_gradient(*pair, r.max_grad_norm, scale) for pair in pairs]
+    rough = ROUGHER.get(r.name, TOLERANCE)
+    gaps = [check_gradient(*pair, r.max_grad_norm, scale, rough) for pair in pairs]
     check_loss(row, step.updates)
     norm = sum(norms) / len(norms)
-    assert row['grad_norm'] == pytest.approx(norm, rel=TOLERANCE, abs=TOLERANCE * scale)
+    assert row['grad_norm'] == pytest.approx(norm, rel=rough, abs=rough * scale)
     return gaps
 
 

@@ -43,12 +43,25 @@ def smaller(base) -> dict:
 
 # %% ../../nbs/training/08_real_models.ipynb #0e6952cd
 def longer(base, max_new_tokens: int):
-    "`base` with knobs that count tokens in proportion, for responses of `max_new_tokens`."
+    """`base` with knobs that count tokens in proportion, for responses of `max_new_tokens`.
+
+    Knobs that stand for what the tiny models say give way to the stage's own.
+    """
     own = dict(base.sampler.knobs).get('max_new_tokens')
     scale = max_new_tokens / (base.max_new_tokens or own or ROOM)
-    grown = with_uses(base.but(max_new_tokens=None), partial(_longer_stage, scale=scale))
+    in_words = with_uses(base.but(max_new_tokens=None), _stage_in_words)
+    grown = with_uses(in_words, partial(_longer_stage, scale=scale))
     knobs = tuple(pair for pair in grown.sampler.knobs if pair[0] != 'max_new_tokens')
     return grown.but(sampler=dataclasses.replace(grown.sampler, knobs=knobs))
+
+
+def _stage_in_words(bound):
+    "A stage without the knobs that are set for what the tiny models say, if they all are."
+    tiny = dict(bound.info.for_tiny)
+    knobs = dict(bound.knobs)
+    if not tiny or not tiny.items() <= knobs.items(): return bound
+    kept = tuple((name, value) for name, value in bound.knobs if name not in tiny)
+    return dataclasses.replace(bound, knobs=kept)
 
 
 def _longer_stage(bound, scale: float):
@@ -87,7 +100,8 @@ def for_text(source, *, max_new_tokens: int = 256, lr: float = 1e-6, **changes):
     """The recipe `source`, a `Recipe` or the name of one, for a text model.
 
     Half the prompts and half the group, unless the recipe has sizes of its own; as many updates
-    on each batch as the recipe has; knobs that count tokens in proportion to `max_new_tokens`.
+    on each batch as the recipe has; knobs that count tokens in proportion to `max_new_tokens`;
+    words of the tiny models give way to those of the stage.
     A recipe that has been through it stays as it is.
     max_new_tokens: the longest response.
     lr: a step size for pretrained models.
