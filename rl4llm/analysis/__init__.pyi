@@ -164,7 +164,6 @@ from .signal import signal_estimate as signal_estimate
 from .signal import signal_map as signal_map
 from .signal import signal_share as signal_share
 from .thoughts import ABOUT as ABOUT
-from .thoughts import AttemptRead as AttemptRead
 from .thoughts import Thought as Thought
 from .thoughts import accuracy_by_budget as accuracy_by_budget
 from .thoughts import answering as answering
@@ -173,7 +172,6 @@ from .thoughts import feedback_accuracies as feedback_accuracies
 from .thoughts import feedback_prompts as feedback_prompts
 from .thoughts import feedback_table as feedback_table
 from .thoughts import plot_thought as plot_thought
-from .thoughts import read_attempt as read_attempt
 from .thoughts import read_thought as read_thought
 from .thoughts import think_within as think_within
 from .thoughts import thought_lines as thought_lines

@@ -39,6 +39,7 @@ class StageInfo:
     in_tokens: tuple = ()
     draws: str = ''
     about: tuple = ()
+    for_tiny: tuple = ()
 
     @property
     def module(self): return self.fn.__module__
@@ -55,7 +56,7 @@ def check_kind(kind: str) -> None:
 def stage(kind: str, *, paper: int | None = None, parent: str | None = None, changes: str = '',
           needs=(), keep_whole: str | None = None, unbiased: bool | None = None,
           quiet: bool = False, in_tokens=(), draws: str = '',
-          about=()):
+          about=(), for_tiny=None):
     """Decorator that registers a plain function, or a class with a state, as a stage.
 
     A class has `__call__`, `update`, `state_dict`, `load_state_dict`. The decorator returns what it
@@ -70,13 +71,17 @@ def stage(kind: str, *, paper: int | None = None, parent: str | None = None, cha
     in_tokens: names of the knobs that grow with the length of a response.
     draws: of a sampler, what the tokens that carry loss are draws of, in half a line.
     about: what a reward pays for; nothing said: correctness.
+    for_tiny: knobs as recipes set them for what the tiny models can say, such as a list of words.
+    A text model gets the stage's defaults in their place.
     Raises ValueError for an unknown kind or a name that another module has.
     """
     check_kind(kind)
+    several = dict(needs=tuple(needs), in_tokens=tuple(in_tokens), about=tuple(about),
+                   for_tiny=tuple((for_tiny or {}).items()))
 
     def register(fn):
-        info = StageInfo(fn.__name__, kind, fn, paper, parent, changes, tuple(needs), keep_whole,
-                         unbiased, quiet, tuple(in_tokens), draws, tuple(about))
+        info = StageInfo(fn.__name__, kind, fn, paper, parent, changes, keep_whole=keep_whole,
+                         unbiased=unbiased, quiet=quiet, draws=draws, **several)
         _check_owner(info)
         old = STAGES.get((kind, fn.__name__))
         if old is None or not _is_newer(old.module, info.module):

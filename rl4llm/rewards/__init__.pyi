@@ -14,6 +14,7 @@ from .algebra import as_part as as_part
 from .algebra import brevity as brevity
 from .algebra import carl as carl
 from .algebra import check_factors as check_factors
+from .algebra import dealt_out as dealt_out
 from .algebra import distinct_share as distinct_share
 from .algebra import each_row as each_row
 from .algebra import gated as gated
@@ -57,11 +58,11 @@ from .label_free import majority_novelty_reward as majority_novelty_reward
 from .label_free import majority_reward as majority_reward
 from .label_free import novelty as novelty
 from .label_free import rows_by_prompt as rows_by_prompt
+from .label_free import scorable as scorable
 from .label_free import self_certainty as self_certainty
 from .label_free import side_rewards as side_rewards
 from .label_free import text_similarity as text_similarity
 from .label_free import vote as vote
-from .label_free import without_items as without_items
 from .mathematics import answer_said as answer_said
 from .mathematics import correct_mathematics as correct_mathematics
 from .mathematics import gold_answer as gold_answer

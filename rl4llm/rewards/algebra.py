@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['as_part', 'part_names', 'part_values', 'each_row', 'lengths_of', 'brevity', 'distinct_share', 'variety', 'unreadable',
            'weighted_sum', 'prompt_groups', 'group_scores', 'normalised_sum', 'product', 'check_factors', 'carl',
-           'gated', 'vetoed', 'saturated', 'schedule_at', 'scheduled', 'shuffled']
+           'gated', 'vetoed', 'saturated', 'schedule_at', 'scheduled', 'dealt_out', 'shuffled']
 
 # %% ../../nbs/rewards/06_algebra.ipynb #bcf3ca22
 import math
@@ -331,26 +331,43 @@ def scheduled(prompts, completions, *, part=brevity, start: float = 1.0, end: fl
     values = part_values((part,), prompts, completions, **columns)
     return _weighed(values, (weight,))[0]
 
+# %% ../../nbs/rewards/06_algebra.ipynb #6f2e1d66
+def dealt_out(values, prompts, completions, groups, *, seed: int = 0) -> list[float | None]:
+    """The `values` in random order within each of the `groups` of rows; None stays None.
+
+    Every order is as likely as any other, whatever the texts are. The n-th of several equal texts
+    always has the same place, so the order of the rows decides no more than which of them it is.
+    seed: another number, another order.
+    """
+    dealt = [None] * len(values)
+    seen = Counter()
+    places = {}
+    for row, value in enumerate(values):
+        if value is None: continue
+        key = (prompts[row], text_of(completions[row]))
+        number = seen[repr(key)]
+        seen[repr(key)] += 1
+        places[row] = [text_uniform(seed, role, *key, number) for role in ('give', 'take')]
+    for rows in groups:
+        scored = [row for row in rows if row in places]
+        givers = sorted(scored, key=lambda row: places[row][0])
+        takers = sorted(scored, key=lambda row: places[row][1])
+        for giver, taker in zip(givers, takers):
+            dealt[taker] = values[giver]
+    return dealt
+
 # %% ../../nbs/rewards/06_algebra.ipynb #7315b566
 @stage('reward', about=('chance', 'group'), changes='rewards are dealt out to the wrong answers')
 def shuffled(prompts, completions, *, part=correct, among: str = 'prompt', seed: int = 0,
              **columns) -> list[float | None]:
     """What `part` gives, in random order among the answers of a prompt or of the batch.
 
-    among: 'prompt' or 'batch'. All of these must be in one call.
+    among: 'prompt' or 'batch'. All of these must be in one call. None where `part` gives None.
     seed: another number, another order.
     Raises ValueError for another word.
     """
     if among not in ('prompt', 'batch'):
         raise ValueError(f"among is {among!r}; choose 'prompt' or 'batch'.")
     values = part_values((part,), prompts, completions, **columns)[0]
-    texts = [text_of(completion) for completion in completions]
-    groups = prompt_groups(prompts) if among == 'prompt' else [list(range(len(values)))]
-    keys = [[text_uniform(s, prompt, text) for prompt, text in zip(prompts, texts)]
-            for s in (2 * seed, 2 * seed + 1)]
-    dealt = list(values)
-    for rows in groups:
-        give, receive = [sorted(rows, key=key.__getitem__) for key in keys]
-        for giver, receiver in zip(give, receive):
-            dealt[receiver] = values[giver]
-    return dealt
+    groups = prompt_groups(prompts) if among == 'prompt' else [range(len(values))]
+    return dealt_out(values, prompts, completions, groups, seed=seed)

@@ -61,20 +61,18 @@ def score_confidence(q: float, c: float, *, rule: str = 'brier') -> float:
        changes='the score of the stated confidence alone')
 def confidence_score(prompts, completions, *, item=None, rule: str = 'brier', **columns
                      ) -> list[float | None]:
-    """How well the stated confidence fits the verdict, 0 at best, -1 if none is stated.
+    """How well the stated confidence fits the verdict, 0 at best, the worst if none is stated.
 
     rule: one of RULES. None without an item.
     Raises ValueError for another rule, or unless there is one item a completion.
     Source: RLCR (Damani et al. 2025).
     """
+    worst = score_confidence(0.0, 1.0, rule=rule)
     scores = []
     for c, completion in zip(correct(prompts, completions, item=item), completions):
         q = stated_confidence(text_of(completion))
-        scores.append(-1.0 if q is None else score_confidence(q, c or 0.0, rule=rule))
-        if c is None:
-            scores[-1] = None
-    if rule not in RULES:
-        score_confidence(0.5, 0.0, rule=rule)
+        score = worst if q is None else score_confidence(q, c or 0.0, rule=rule)
+        scores.append(None if c is None else score)
     return scores
 
 # %% ../../nbs/rewards/08_calibrated.ipynb #8fa9c78a
@@ -86,8 +84,8 @@ def calibrated_reward(prompts, completions, *, item=None, rule: str = 'brier',
     """The verdict plus `weight` times the score of the stated confidence.
 
     rule: one of RULES. None without an item.
-    unstated: a text without a confidence has the 'worst' score, or gets 'nothing' (-1 - `weight`)
-    even if it is right, as in the released code.
+    unstated: a text without a confidence has the 'worst' score of its rule, or gets 'nothing', as
+    in the released code: -1 in place of its verdict, even if it is right, and the worst score.
     Raises ValueError for another rule or `unstated`, or unless there is one item a completion.
     Source: RLCR (Damani et al. 2025).
     """

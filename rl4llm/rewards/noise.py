@@ -37,6 +37,7 @@ PHRASES = ('i need to', 'wait', 'alternatively', 'let me check', 'first, ', 'the
            'to verify', 'as a result', 'however', 'next, ', 'finally, ', 'because', 'notice that',
            'let us', 'going back', 'it follows')
 TINY_PHRASES = ('<wait>', '<plan>', '<verify>', '<backtrack>', '<confidence>', ' + ', ' - ', ' * ')
+_FOR_TINY = dict(phrases=TINY_PHRASES, full=4)
 
 # %% ../../nbs/rewards/09_noise.ipynb #6209e3e4
 def phrases_in(text: str, phrases=PHRASES) -> int:
@@ -55,9 +56,9 @@ def repeated_share(text: str, *, n: int = 20) -> float:
     return sum(times > 1 for times in grams.values()) / max(1, grams.total())
 
 # %% ../../nbs/rewards/09_noise.ipynb #a28a80e7
-@stage('reward', paper=186, parent='correct', about=('form',),
+@stage('reward', paper=186, parent='correct', for_tiny=_FOR_TINY, about=('form',),
        changes='phrases of reasoning are counted instead')
-def pattern_reward(prompts, completions, *, item=None, phrases=PHRASES, full: int = 20,
+def pattern_reward(prompts, completions, *, item=None, phrases=PHRASES, full: int = 11,
                    **columns) -> list[float | None]:
     """Share of `full` phrases that a completion has, minus its repetition, from 0 to 1.
 
@@ -78,27 +79,28 @@ def pattern_reward(prompts, completions, *, item=None, phrases=PHRASES, full: in
     return rewards
 
 # %% ../../nbs/rewards/09_noise.ipynb #7aead974
-@stage('reward', paper=186, parent='flipped_reward', about=('chance', 'form'),
-       changes='rows that were given less than 1/2 get a share of the phrase reward')
+@stage('reward', paper=186, parent='flipped_reward', for_tiny=_FOR_TINY,
+       about=('chance', 'form'),
+       changes='rows whose label says wrong get the phrase reward')
 def mended_reward(prompts, completions, *, item=None, rate: float = 0.4, per: str = 'prompt',
-                  seed: int = 0, weight: float = 0.1, phrases=PHRASES, full: int = 20,
+                  seed: int = 0, weight: float = 1.0, phrases=PHRASES, full: int = 11,
                   **columns) -> list[float | None]:
-    """Flipped verdicts; where they are below 1/2, plus `weight` times the phrase reward.
+    """Flipped verdicts; where they say wrong, `weight` times the phrase reward in their place.
 
     rate, per, seed: of `flipped_reward`. phrases, full: of `pattern_reward`.
+    weight: 1 as in the released runs with flips, 0.1 as in those with a reward model.
     Raises as these do. Source: Lv et al. (2025).
     """
     given = flipped_reward(prompts, completions, item=item, rate=rate, per=per, seed=seed)
     found = pattern_reward(prompts, completions, item=item, phrases=phrases, full=full)
-    return [r if r is None or r >= 0.5 else min(1.0, r + weight * p)
-            for r, p in zip(given, found)]
+    return [weight * p if r == 0 else r for r, p in zip(given, found)]
 
 # %% ../../nbs/rewards/09_noise.ipynb #65b09347
 add_recipe('grpo_noisy', 'grpo', paper=186, reward=use(flipped_reward, rate=0.4, per='prompt'),
            summary='GRPO with the labels of four prompts in ten turned round')
-add_recipe('grpo_mended', 'grpo_noisy', paper=186,
-           reward=use(mended_reward, phrases=TINY_PHRASES, full=4),
+add_recipe('grpo_mended', 'grpo_noisy', paper=186, advantage=use('grpo', scale='none'),
+           reward=use(mended_reward, **_FOR_TINY),
            summary='noisy labels, and phrases of reasoning where they say wrong')
 add_recipe('reasoning_pattern', 'grpo', paper=186,
-           reward=use(pattern_reward, phrases=TINY_PHRASES, full=4),
+           reward=use(pattern_reward, **_FOR_TINY),
            summary='GRPO on phrases of reasoning alone');

@@ -80,6 +80,7 @@ from .sat import saturn_difficulty as saturn_difficulty
 from .sat import verify_sat as verify_sat
 from .sat import write_assignment as write_assignment
 from .thinking import Attempt as Attempt
+from .thinking import AttemptRead as AttemptRead
 from .thinking import FEEDBACK as FEEDBACK
 from .thinking import STRATEGIES as STRATEGIES
 from .thinking import Thoughts as Thoughts
@@ -96,6 +97,7 @@ from .thinking import habits_of as habits_of
 from .thinking import is_easy as is_easy
 from .thinking import nearest as nearest
 from .thinking import play as play
+from .thinking import read_attempt as read_attempt
 from .thinking import search as search
 from .thinking import second_attempt as second_attempt
 from .thinking import second_prompt as second_prompt
