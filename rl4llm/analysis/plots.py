@@ -89,7 +89,8 @@ def _axes_in_words(ax) -> str:
     said += f', {title}.' if title else '.'
     lines = {line.get_label(): _line_in_words(line) for line in ax.get_lines()}
     names = [lines.get(name, name) for name in ax.get_legend_handles_labels()[1]]
-    if names: said += f" Lines: {', '.join(names)}." if lines else f" With: {', '.join(names)}."
+    if names:
+        said += f" {'Lines' if lines else 'With'}: {', '.join(names)}."
     return said + (f" Words in it: {'; '.join(texts)}." if texts else '')
 
 

@@ -163,8 +163,8 @@ def roadmap(present: int):
     """
     if present not in LESSONS:
         raise ValueError(f"there is no lesson {present}; wanted 1 to {max(LESSONS)}.")
-    tell_figures()
     page = Diagram(0.2 + 1.55 * _A_ROW, 2.5)
+    tell_figures()
     for number, (name, text) in LESSONS.items():
         x, y = _place(number)
         colour = 'blue' if number < present else None

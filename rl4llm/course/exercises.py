@@ -170,7 +170,8 @@ def _array_of(result):
     Raises _Nothing for None, which is what a function without `return` gives, and _Unreadable for
     what makes no array.
     """
-    if _holds_none(result): raise _Nothing('nothing' if result is None else 'a list with None in it')
+    if _holds_none(result):
+        raise _Nothing('nothing' if result is None else 'a list with None in it')
     try:
         return _array(result)
     except (TypeError, ValueError) as error:
@@ -563,7 +564,8 @@ _NO_RETURN = ('Your function gives back {}. Is the `return` missing? (`print` sh
 
 def _not_readable(ex: Exercise, what) -> str:
     "What to say to something that is no array of real numbers; `what`: it, in words."
-    if not ex.cases: return f"Handed in were {what}. Wanted is {ex.wanted} of the plain kind."
+    if not ex.cases:
+        return f"Handed in were {what}. Wanted is {ex.wanted} of the plain kind."
     return f"Your function returns {what}, wanted one array of numbers. {_sentence(ex.ask)}"
 
 

@@ -402,7 +402,8 @@ def _over_width(a, b, adv, m):
 
 def _upside_down(a, b, adv, m): return _smaller(_row_ratio(b, a, m), adv, m)
 
-def _padded_loss(a, b, adv, m): return _smaller(_row_ratio(a, b, m), adv, torch.ones_like(m))
+def _padded_loss(a, b, adv, m):
+    return _smaller(_row_ratio(a, b, m), adv, torch.ones_like(m))
 
 def _one_a_response(a, b, adv, m): return _smaller(_row_ratio(a, b, m), adv, m)[:, 0]
 
@@ -498,7 +499,8 @@ def _both_sides(a, b, adv, m):
 
 def _turned_ratio(a, b, adv, m): return _times_adv(_weight(b, a), a, adv, m)
 
-def _logp_detached(a, b, adv, m): return _times_adv(_rho(a, b).clamp(max=5), a.detach(), adv, m)
+def _logp_detached(a, b, adv, m):
+    return _times_adv(_rho(a, b).clamp(max=5), a.detach(), adv, m)
 
 _cispo_hints = {
     _attached:
@@ -617,6 +619,18 @@ def plot_problem_weights(q: Float[Tensor, "q"], curves: dict, limit: Float[Tenso
     return figure
 
 # %% ../../nbs/course/06_groups_lesson.ipynb #872a1681
+_LINES = '-', '--', ':', '-.', '-', '--'
+
+
+def _looks_apart(names) -> dict:
+    "A colour and a line for each name, no two alike; a known method has its own colour."
+    looks = {}
+    for name, colour, line in zip(names, OKABE_ITO.values(), _LINES):
+        own = method_look(name)['color'] if name in METHOD_LOOKS else colour
+        looks[name] = dict(color=own, linestyle=line)
+    return looks
+
+
 def plot_who_is_heard(rates: Float[Tensor, "p"], shares: dict):
     """A Figure: each problem's share of the weight, problems sorted by success rate.
 
@@ -819,18 +833,6 @@ def plot_pushes_over_ratio(objectives: dict):
     return figure
 
 # %% ../../nbs/course/06_groups_lesson.ipynb #2013c64c
-_LINES = '-', '--', ':', '-.', '-', '--'
-
-
-def _looks_apart(names) -> dict:
-    "A colour and a kind of line for each name, no two alike; a known method has its own colour."
-    looks = {}
-    for name, colour, line in zip(names, OKABE_ITO.values(), _LINES):
-        own = method_look(name)['color'] if name in METHOD_LOOKS else colour
-        looks[name] = dict(color=own, linestyle=line)
-    return looks
-
-
 def plot_rewards(runs: dict, metric: str = 'reward'):
     "A Figure: a metric of some runs, by name, as running means, at most six."
     looks = _looks_apart(runs)

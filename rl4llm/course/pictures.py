@@ -284,18 +284,30 @@ def compact(figure, *, dpi: int = 90, colours: int = 128) -> _Told:
 
 
 # %% ../../nbs/course/03_pictures.ipynb #3f1c0a11
-def _show_told(figure) -> None:
-    "Show a Figure as an HTML image with alternative text."
-    from IPython.display import display
-    shown = {'text/plain': figure_in_words(figure), 'text/html': figure_html(figure, dpi=figure.dpi)}
-    display(shown, raw=True)
+def _page_of(figure) -> str:
+    "A Figure as an HTML image with alternative text, as sharp as the notebook would show it."
+    return figure_html(figure, dpi=figure.dpi)
+
+
+def _said_of(figure, printer, cycle) -> None:
+    "Print what a Figure shows, in words."
+    printer.text(figure_in_words(figure))
+
+
+def _nothing(figure) -> None:
+    "No further form of a Figure."
 
 
 def tell_figures() -> bool:
-    "Let the running notebook show its Figures with alternative text; False outside of one."
+    """Let the running notebook show its Figures with alternative text; False outside of one.
+
+    Call it when there is a Figure already: with the first one, Matplotlib sets its own forms.
+    """
     from IPython import get_ipython
     shell = get_ipython()
     if shell is None: return False
-    shell.display_formatter.ipython_display_formatter.for_type(Figure, _show_told)
+    forms = {'text/html': _page_of, 'text/plain': _said_of, 'image/png': _nothing}
+    for kind, form in forms.items():
+        shell.display_formatter.formatters[kind].for_type(Figure, form)
     return True
 

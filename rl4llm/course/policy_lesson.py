@@ -317,9 +317,6 @@ _response_hints = {
     _mean_over_responses:
         'You took the mean over the responses (dim=0). Sum over the tokens of each response: '
         'dim=1.',
-    _log_of_softmax:
-        'The formula is right, and for a very unlikely token softmax gives 0, whose logarithm is '
-        '-inf. log_softmax does both in one and stays finite.',
     _forgotten_log:
         'You added up probabilities. The logarithm is missing: log_softmax in place of softmax.',
 }
@@ -351,6 +348,9 @@ def _last_token(z, y, m):
 
 def _mean_over_batch(z, y, m): return masked_sum(logp_of(z, y), m, 1).mean()
 
+_response_hints[_log_of_softmax] = (
+    'The formula is right, and for a very unlikely token softmax gives 0, whose logarithm is '
+    '-inf. log_softmax does both in one and stays finite.')
 _response_hints |= {
     _log_of_sum:
         'You took the logarithm of a sum. The probabilities of the tokens are multiplied, so '
@@ -873,6 +873,9 @@ _loss_hints = {
     _over_deviation: _divided.format(', as GRPO does'),
     _over_deviation_and_more: _divided.format(' and a small constant, as GRPO does'),
     _over_spread: _divided.format(', with n and not n - 1 in it'),
+}
+
+_loss_hints |= {
     _added_baseline:
         'The sign of the baseline is turned: a response counts by r - b, how much better it is '
         'than b.',

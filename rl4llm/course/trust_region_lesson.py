@@ -206,7 +206,8 @@ def _by_position(logp, logp_old, mask):
 def _padded_sum(logp, logp_old, mask):
     return ((logp - logp_old).sum(1) / mask.sum(1)).exp()
 
-def _product_with_zeros(logp, logp_old, mask): return ((logp - logp_old).exp() * mask).prod(1)
+def _product_with_zeros(logp, logp_old, mask):
+    return ((logp - logp_old).exp() * mask).prod(1)
 
 _typical_hints = {
     _product:
