@@ -367,7 +367,6 @@ _TYPICAL = [_typical_rows((3, .3, 1.), (2, .03, -.5), (4, 3.5e-4, 2.)),
             _typical_rows((2, -.02, -1.), (3, -.03, .7), (2, -3.5e-4, -1.5), (4, -2e-4, 1.))]
 
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #4e7a0001
 def _row_ratio(a, b, m): return sequence_log_ratio(a, b, m).exp()
 
 def _smaller(s, adv, m, low=3e-4, high=4e-4):
@@ -412,7 +411,7 @@ def _ratios_compared(a, b, adv, m):
     return torch.where(m, -torch.minimum(s, s.clamp(1 - 3e-4, 1 + 4e-4)) * adv, 0.)
 
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #4e7a0002
+# %% ../../nbs/course/06_groups_lesson.ipynb #faee0e16
 _response_hints = {
     _by_token:
         'You clipped the ratio of each token. Here a response has one ratio, the exponential of '
@@ -454,7 +453,6 @@ _response_hints |= {
 }
 
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #faee0e16
 @exercise('4.7', 'write by_response(logp, logp_old, adv, mask): a loss for each token, of shape '
                  '(n, t): minus the smaller of s * adv and (s clipped to 1 - 3e-4 and 1 + 4e-4) * '
                  'adv, where s is the exponential of the mean log-ratio of the real tokens of a '
