@@ -1,5 +1,5 @@
 "Gives large stored pictures a palette: `python nbs/_pictures.py NOTEBOOK...`"
-import base64, io, sys
+import base64, io, re, sys
 from pathlib import Path
 import nbformat
 import numpy as np
@@ -7,6 +7,7 @@ from PIL import Image
 
 LARGE = 8_000           # letters of a PNG that is worth the work
 MOST = 4000             # colours of a drawing; a photograph has more, and stays as it is
+INSIDE = re.compile('(src="data:image/png;base64,)([^"]+)')
 
 
 def smaller(data):
@@ -25,16 +26,27 @@ def smaller(data):
     return min(out.getvalue(), data, key=len)
 
 
+def shorter(text):
+    "A PNG in base64 with a palette; text below `LARGE` letters stays as it is."
+    if len(text) < LARGE: return text
+    return base64.b64encode(smaller(base64.b64decode(text))).decode()
+
+
+def in_page(text):
+    "HTML with palettes in the pictures that it holds."
+    return INSIDE.sub(lambda found: found[1] + shorter(found[2]), text)
+
+
 def shrink(path):
     "Store the large pictures of a notebook anew; returns the bytes saved."
     nb = nbformat.read(path, 4)
     before = Path(path).stat().st_size
     found = False
-    for output in (o for c in nb.cells for o in c.get('outputs', [])):
-        text = output.get('data', {}).get('image/png')
-        if text is None or len(text) < LARGE: continue
-        output['data']['image/png'] = base64.b64encode(smaller(base64.b64decode(text))).decode()
-        found = True
+    for data in (o.get('data', {}) for c in nb.cells for o in c.get('outputs', [])):
+        for kind, made in (('image/png', shorter), ('text/html', in_page)):
+            if len(data.get(kind, '')) < LARGE: continue
+            data[kind] = made(data[kind])
+            found = True
     if found: nbformat.write(nb, path)
     return before - Path(path).stat().st_size
 

@@ -313,7 +313,7 @@ def test_is_of_a_sensible_size(path):
 
 
 def test_pictures_are_made_small_without_a_change_to_the_eye():
-    import importlib.util, io
+    import base64, importlib.util, io
     import numpy as np
     from PIL import Image
 
@@ -341,3 +341,6 @@ def test_pictures_are_made_small_without_a_change_to_the_eye():
         and changed.mean() < 0.2
         and (changed.sum(-1) > 0).mean() < 0.02
     ), (changed.max(), changed.mean())
+    large, little = (base64.b64encode(data).decode() for data in (buffer.getvalue(), small))
+    page = '<img alt="words" src="data:image/png;base64,{}">'
+    assert made.in_page(page.format(large)) == page.format(little)

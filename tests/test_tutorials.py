@@ -302,6 +302,10 @@ def picked(z, y):
     return z.log_softmax(-1).gather(-1, y[..., None])[..., 0]
 
 
+def least_of(s, adv):
+    return -torch.minimum(s * adv, s.clamp(1 - 3e-4, 1 + 4e-4) * adv)
+
+
 def of_subsets(n, c, k):
     return torch.tensor([1 - math.comb(n - x, k) / math.comb(n, k) for x in c.tolist()])
 
@@ -553,7 +557,46 @@ SLIPS = [
     ('4.4', 'product', lambda q, size: size * (1 - q**size - (1 - q) ** size), 'rise'),
     ('4.5', 'token mean', lambda m: m.float() / m.sum(), 'all tokens of the batch'),
     ('4.6', 'rows at hand', lambda x, m, w: (x * m).sum() / 32 / len(x), 'rows at hand'),
-    ('4.7', 'sum', lambda a, b, m: (m * (a - b)).sum(1).exp(), 'explodes'),
+    (
+        '4.7',
+        'product',
+        lambda a, b, adv, m: least_of((m * (a - b)).sum(1, keepdim=True).exp(), adv) * m,
+        'explodes',
+    ),
+    ('4.7', 'tokens', lambda a, b, adv, m: least_of((a - b).exp(), adv) * m, 'each token'),
+    (
+        '4.7',
+        'mask forgotten',
+        lambda a, b, adv, m: least_of((a - b).mean(1, keepdim=True).exp(), adv) * m,
+        'padding',
+    ),
+    ('4.5', 'no keepdim', lambda m: m / m.sum(1) / len(m), 'keepdim=True'),
+    ('3.3', 'zeros', lambda new, old, m: ((new - old).exp() * m).prod(1), 'with a 0 in it'),
+    (
+        '3.4',
+        'product clipped',
+        lambda r, a, m, low, high: -(r * a).clamp(1 - low, 1 + high) * m,
+        'You clipped the product',
+    ),
+    (
+        '4.8',
+        'log p detached',
+        lambda a, b, adv, m: -(a - b).exp().clamp(max=5) * adv * a.detach() * m,
+        'You detached log p',
+    ),
+    (
+        '1.8',
+        'standardised',
+        lambda logp, m, r, b: -((r - b) / r.std() * (logp * m).sum(1)).mean(),
+        'deviation',
+    ),
+    (
+        '1.4',
+        'softmax, then log',
+        lambda z, y, m: (z.softmax(-1).log().gather(-1, y[..., None])[..., 0] * m).sum(1),
+        'log_softmax does both',
+    ),
+    ('1.9', 'complex', 2 + 0j, 'complex'),
     (
         '4.8',
         'detach forgotten',
@@ -817,12 +860,218 @@ def test_right_and_wrong_look_different():
     assert '<script>' not in review_answer('2.3', ['<script>'])._repr_html_()
 
 
+@every_exercise
+def test_a_forgotten_return_is_named(ex):
+    if not ex.cases:
+        return
+    for answer in (lambda *args: None, lambda *args: [None, None]):
+        right, said = review_answer(ex.name, answer)
+        assert right is False and 'Is the `return` missing?' in said, said
+    assert review_answer(ex.name, lambda *args: ...) == (None, ex.ask)
+
+
+def test_the_gradient_that_is_shown_is_that_of_the_plain_sum():
+    "The comparison weighs the results, so that they cannot be exchanged; nobody else does."
+    answer = lambda new, ref: (ref - new).exp().detach() - 1 + (new - ref)  # noqa: E731
+    said = review_answer('3.6', answer).text
+    assert 'gives the gradient in logp [1., 1., 1., 1., 1.], wanted [ 0.5 , -2. ' in said, said
+    new, ref = (x.clone().requires_grad_() for x in EXERCISES['3.6'].cases[0])
+    found = torch.autograd.grad(EXERCISES['3.6'].solution(new, ref).sum(), new)[0]
+    assert found[:2].tolist() == pytest.approx([0.5, -2.0], abs=1e-3)
+    plus_one_less = torch.tensor([1.0, -1.0])
+
+    def same_sum(new, ref):
+        out = EXERCISES['3.6'].solution(new, ref)
+        moved = torch.zeros_like(out)
+        moved[:2] = plus_one_less * (new - new.detach())[0]
+        return out + moved
+
+    said = review_answer('3.6', same_sum).text
+    assert 'with the weights 1, 8/7, 9/7, ...' in said, said
+
+
+def test_the_row_is_shown_in_which_an_answer_goes_astray():
+    said = review_answer('1.2', lambda tokens, eos: (tokens > eos).float()).text
+    assert said.startswith('In row 0, where tokens = [5, 3, 2, 2, 7], eos = 2, your function')
+    for name, answer in (
+        ('3.3', lambda new, old, m: (new - old).exp().sum(1)),
+        ('3.4', lambda r, a, m, low, high: -(r * r * a) * m),
+    ):
+        said = review_answer(name, answer).text
+        assert 'In row 0' in said and len(said) < 320, said
+
+
+@pytest.mark.parametrize('stop', [SystemExit, SystemExit(3), exit])
+def test_an_exit_in_an_answer_leaves_the_notebook_alone(stop, capsys):
+    def answer(*args):
+        if callable(stop) and not isinstance(stop, type):
+            stop()
+        raise stop
+
+    check_answer('1.1', answer)
+    assert 'stopped with SystemExit' in capsys.readouterr().out
+
+
+def test_a_call_without_an_end_is_named():
+    made = {}
+    exec(compile('def answer(z, T): return answer(z, T)', '<cell of the reader>', 'exec'), made)
+    said = review_answer('1.1', made['answer']).text
+    assert 'RecursionError' in said and 'calls itself' in said and '``' not in said, said
+
+
+RETURNS = [('2.7', '7.9')]  # lesson 7 mends the mean that lesson 2 wrote
+
+
+def test_no_exercise_is_another_one_again():
+    "No two exercises take each other's reference for an answer."
+    functions = [ex for ex in EXERCISES.values() if ex.cases]
+    for one, other in itertools.combinations(functions, 2):
+        names = tuple(sorted((one.name, other.name)))
+        if len(one.cases[0]) == len(other.cases[0]) and names not in RETURNS:
+            pair = (one, other), (other, one)
+            again = all(review_answer(x.name, y.solution).right for x, y in pair)
+            assert not again, f'{other.name} is {one.name} again'
+
+
 def test_an_unknown_exercise_is_named():
     with pytest.raises(ValueError, match='did you mean'):
         check_answer('1.11', ...)
 
 
 # -- lessons
+
+FIRST = LESSONS[:4]
+first_lessons = pytest.mark.parametrize('path', FIRST, ids=lambda p: p.stem[:2])
+
+
+def bindings(path):
+    "All names that a lesson binds at the top of its cells, as often as it does."
+    found = []
+    for statement in ast.parse('\n'.join(cells(path, 'code'))).body:
+        if isinstance(statement, ast.FunctionDef):
+            found.append(statement.name)
+        for target in getattr(statement, 'targets', ()):
+            found += [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
+    return found
+
+
+@first_lessons
+def test_an_answer_keeps_its_name(path):
+    "A cell that ran may run again: nothing else takes the name of what the reader wrote."
+    bound = bindings(path)
+    for name, (lesson, _, answer) in asked().items():
+        if lesson == path:
+            assert bound.count(answer) == 1, f'{answer} of exercise {name} is bound again'
+
+
+@first_lessons
+def test_what_the_reader_wrote_is_used(path):
+    code = '\n'.join(cells(path, 'code'))
+    for name, (lesson, _, answer) in asked().items():
+        if lesson == path and EXERCISES[name].cases:
+            assert f"yours_or_reference('{name}', {answer})" in code, name
+
+
+@every_lesson
+def test_a_guess_is_left_to_the_reader(path):
+    code = '\n'.join(cells(path, 'code'))
+    for found in re.findall(r'^my_guess = (\{.*?\}|.*?)(?:\s*#.*)?$', code, re.M | re.S):
+        assert not re.search(r'my_|\(', found), found
+
+
+@first_lessons
+def test_nearly_all_visible_cells_show_something(path):
+    shown = [
+        cell
+        for cell in nbformat.read(path, 4).cells
+        if cell.cell_type == 'code' and not cell.metadata.get('jupyter', {}).get('source_hidden')
+    ]
+    silent = [cell.source.split('\n')[0] for cell in shown if not cell.outputs]
+    assert len(silent) <= 0.05 * len(shown), silent
+
+
+@first_lessons
+def test_every_stored_picture_is_told_in_words(path):
+    "JupyterLab gives a stored PNG no alternative text, so a lesson shows its pictures as HTML."
+    pictures = 0
+    for output in (o for c in nbformat.read(path, 4).cells for o in c.get('outputs', [])):
+        data = output.get('data', {})
+        assert 'image/png' not in data, data.get('text/plain')
+        for picture in re.findall(r'<img [^>]*>', data.get('text/html', '')):
+            assert re.search(r'alt="[^"]{15,}"', picture), picture[:200]
+            pictures += 1
+    assert pictures > 8
+
+
+def test_a_figure_is_told_in_words_wherever_a_lesson_shows_one():
+    from types import SimpleNamespace
+    import matplotlib.pyplot as plt
+    from IPython.core.formatters import DisplayFormatter
+    from rl4llm.course.diagrams import roadmap
+    from rl4llm.course.groups_lesson import token_weights_panel
+    from rl4llm.course.pictures import compact
+
+    plt.close(plt.figure())  # the first figure asks the shell for more than there is here
+    shell = SimpleNamespace(display_formatter=DisplayFormatter())
+    with mock.patch('IPython.get_ipython', lambda: shell):
+        figures = [roadmap(number) for number in range(1, 9)]
+    for figure in figures:
+        shown, _ = shell.display_formatter.format(figure)
+        assert set(shown) == {'text/plain', 'text/html'}  # no PNG, which would have no words
+        assert shown['text/html'].startswith('<img alt="A drawing with the words: 1; a policy')
+    figure, ax = plt.subplots()
+    ax.plot([1.0, 0.5], label='<grpo>')
+    ax.set(xlabel='step', ylabel='reward')
+    page = compact(figure)._repr_html_()
+    assert 'alt="A picture of reward over step. Lines: &lt;grpo&gt; (1 to 0.5)."' in page
+    still = token_weights_panel()._repr_html_()
+    assert still.count('<img ') == still.count('<img alt="A picture') > 0
+
+
+def test_pictures_can_be_read_in_a_narrow_window():
+    "At 520 pixels words of eight points stay above six, which takes seven inches at most."
+    from rl4llm.course.diagrams import roadmap
+    from rl4llm.course.groups_lesson import parts_of_grpo, token_weights_picture
+
+    below = {'rewards': 'no rewards'}
+    figures = roadmap(1), parts_of_grpo(), parts_of_grpo(below=below), token_weights_picture([2, 5])
+    for figure in figures:
+        assert figure.get_size_inches()[0] < 7
+
+
+def test_arms_of_a_picture_look_different():
+    from rl4llm.course.groups_lesson import _looks_apart
+
+    for names in (
+        ('token ratios, clipped', 'one ratio, clipped', 'capped weights'),
+        ('grpo', 'rloo'),
+    ):
+        looks = _looks_apart(names).values()
+        assert len({look['color'] for look in looks}) == len(names)
+        assert len({look['linestyle'] for look in looks}) == len(names)
+
+
+def test_the_picture_of_the_deviation_shows_the_division():
+    from rl4llm.analysis.plots import figure_in_words
+    from rl4llm.course.diagrams import group_diagram
+
+    words = figure_in_words(group_diagram([1.0] + 7 * [0.0], divisor=0.35355))
+    assert 'over 0.354, the deviation' in words and '+0.875; +2.47' in words
+
+
+def test_dapo_is_left_to_the_reader_and_its_five_changes_are_all():
+    from rl4llm import recipe, use
+    from rl4llm.objectives import ppo_clip
+
+    path = TOP / 'tutorials' / '04_groups.ipynb'
+    space = {'recipe': recipe, 'use': use, 'ppo_clip': ppo_clip}
+    space['token_mean'] = use('aggregate', mode='token-mean')
+    stub = next(x for x in cells(path, 'code') if x.startswith('my_dapo ='))
+    exec(stub, space)
+    assert len(space['my_dapo'].diff('dapo')) == 4
+    prose = '\n'.join(cells(path, 'markdown'))
+    exec(re.search(r'The five changes</summary>.*?```python\n(.*?)```', prose, re.DOTALL)[1], space)
+    assert space['my_dapo'].diff('dapo') == {} and len(space['my_dapo'].diff('grpo')) == 5
 
 
 @every_lesson
@@ -888,6 +1137,11 @@ EXPLAINED = (
     'control',
     'reproduced',
     'pilot',
+    'p-value',
+    't intervals?',
+    'validation problems',
+    'mini-batch(es)?',
+    'step size',
 )  # bold where they are explained
 
 

@@ -13,6 +13,7 @@ OUTSIDE = re.compile(r'^(https?:|mailto:|attachment:|#)')
 HIDDEN = re.compile(r'^#\|\s*(hide|default_exp)\b', re.MULTILINE)
 DIRECTIVE = re.compile(r'^#\|.*\n?', re.MULTILINE)
 EXPORT = re.compile(r'^#\|\s*export', re.MULTILINE)
+INSIDE = re.compile('src="data:image/png;base64,([^"]+)')        # a picture in HTML
 WORDLESS = re.compile(r'<img (?![^>]*\balt=)')
 # It wants a server; a still picture stands beside it.
 DYNAMIC = 'application/vnd.jupyter.widget-view+json'
@@ -36,11 +37,12 @@ class Page:
     def doc(self): return '/' + self.path.removesuffix('.ipynb')
 
     def picture(self):
-        "The first stored PNG in base64; None where there is none."
-        for cell in self.cells:
-            for output in cell.get('outputs', []):
-                if 'image/png' in output.get('data', {}):
-                    return ''.join(output['data']['image/png'])
+        "The first stored PNG in base64, alone or in HTML; None where there is none."
+        for output in (output for cell in self.cells for output in cell.get('outputs', [])):
+            data = output.get('data', {})
+            if 'image/png' in data: return ''.join(data['image/png'])
+            inside = INSIDE.search(''.join(data.get('text/html', '')))
+            if inside: return inside[1]
         return None
 
 

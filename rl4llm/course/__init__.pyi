@@ -129,6 +129,7 @@ from .pictures import plot_forks as plot_forks
 from .pictures import plot_frontier as plot_frontier
 from .pictures import plot_noise as plot_noise
 from .pictures import plot_pushes as plot_pushes
+from .pictures import tell_figures as tell_figures
 from .pictures import verdict_table as verdict_table
 from .pictures import with_error as with_error
 from .policy_lesson import plot_temperature as plot_temperature

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import matplotlib.pyplot as plt
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from ..analysis.plots import OKABE_ITO
+from .pictures import tell_figures
 
 # %% ../../nbs/course/04_diagrams.ipynb #b031cdb9
 _LINE = '#444444'
@@ -133,25 +134,47 @@ LESSONS = {
     7: ('debugging', 'faults without\nan error'),
     8: ('reproduce', 'a paper, up to\na verdict'),
 }
+_A_ROW = 4      # lessons in a row of the map, so that it can be read in a narrow window
+
+
+def _place(number: int) -> tuple[float, float]:
+    "The middle of a lesson's box on the map."
+    row, column = divmod(number - 1, _A_ROW)
+    return 0.85 + 1.55 * column, 0.5 + 1.3 * (len(LESSONS) // _A_ROW - 1 - row)
+
+
+def _way_to(page, number: int) -> None:
+    "The arrow from the lesson before, round the corner where a row begins."
+    x, y = _place(number)
+    if number % _A_ROW != 1:
+        page.arrow((x - 0.875, y), (x - 0.675, y))
+        return
+    before, above = _place(number - 1)
+    turn = [(before, above - 0.42), (before, above - 0.53), (x, above - 0.53)]
+    page.ax.plot(*zip(*turn), color=_LINE, lw=1)
+    page.arrow(turn[-1], (x, y + 0.42))
 
 
 def roadmap(present: int):
     """The lessons of the course as a Figure, with one lit.
 
-    present: its number. Raises ValueError for a lesson that is not there.
+    It also lets the notebook tell its Figures in words. present: the number of the lesson. Raises
+    ValueError for a lesson that is not there.
     """
     if present not in LESSONS:
         raise ValueError(f"there is no lesson {present}; wanted 1 to {max(LESSONS)}.")
-    page = Diagram(0.2 + 1.55 * len(LESSONS), 1.2)
+    page = Diagram(0.2 + 1.55 * _A_ROW, 2.5)
+    tell_figures()
     for number, (name, text) in LESSONS.items():
-        x = 0.85 + 1.55 * (number - 1)
+        x, y = _place(number)
         colour = 'blue' if number < present else None
-        page.words(x, 1.07, str(number), size=8, colour=colour)
-        page.box(name, x, 0.5, text, width=1.35, height=0.84, lit=number == present,
+        page.words(x - 0.56, y + 0.54, str(number), size=8, colour=colour)
+        page.box(name, x, y, text, width=1.35, height=0.84, lit=number == present,
                  colour=colour)
         if number > 1:
-            page.arrow((x - 0.875, 0.5), (x - 0.675, 0.5))
+            _way_to(page, number)
     return page.figure
+
 
 # %% ../../nbs/course/04_diagrams.ipynb #f2779888
 _POLICIES = {
@@ -182,27 +205,42 @@ def four_policies(*lit: str):
     return page.figure
 
 # %% ../../nbs/course/04_diagrams.ipynb #863a84af
-def group_diagram(rewards, *, baseline: float | None = None, name: str = 'mean of the group'):
+def group_diagram(rewards, *, baseline: float | None = None, name: str = 'mean of the group',
+                  divisor: float | None = None):
     """One problem, its responses and their advantages as a Figure.
 
     rewards: numbers, one a response. baseline: what they are compared with, else their mean.
+    divisor: what the differences are divided by, in a row of its own; None for nothing.
     """
     rewards = [float(r) for r in rewards]
     if not rewards:
         raise ValueError("the group has no response; give at least one reward.")
     level = sum(rewards) / len(rewards) if baseline is None else baseline
-    page = Diagram(1.4 + 1.0 * len(rewards), 2.2)
-    page.words(0.62, 1.8, 'reward', size=8)
-    page.words(0.62, 0.45, f'minus {level:.3g},\nthe {name}', size=8)
+    low = 0.0 if divisor is None else 0.85
+    page = Diagram(1.4 + 1.0 * len(rewards), 2.2 + low)
+    page.words(0.62, 1.8 + low, 'reward', size=8)
+    page.words(0.62, 0.45 + low, f'minus {level:.3g},\nthe {name}', size=8)
+    if divisor is not None:
+        page.words(0.62, 0.35, f'over {divisor:.3g},\nthe deviation', size=8)
     for n, reward in enumerate(rewards):
-        x = 1.7 + n
-        advantage = reward - level
-        colour = 'blue' if advantage > 0 else 'vermillion' if advantage < 0 else None
-        page.box(f'$y_{{{n + 1}}}$', x, 1.25, width=0.6, height=0.45)
-        page.words(x, 1.8, f'{reward:g}')
-        page.arrow((x, 1.0), (x, 0.68), colour=colour)
-        page.words(x, 0.45, f'{advantage:+.3g}', colour=colour, weight='bold')
+        _draw_response(page, n, reward, level, divisor)
     return page.figure
+
+
+def _draw_response(page, n: int, reward: float, level: float, divisor: float | None) -> None:
+    "One column of a group: the reward, the response, and what becomes of the reward below."
+    x = 1.7 + n
+    y = 0.45 if divisor is None else 1.3
+    advantage = reward - level
+    colour = 'blue' if advantage > 0 else 'vermillion' if advantage < 0 else None
+    page.box(f'$y_{{{n + 1}}}$', x, y + 0.8, width=0.6, height=0.45)
+    page.words(x, y + 1.35, f'{reward:g}')
+    page.arrow((x, y + 0.55), (x, y + 0.23), colour=colour)
+    page.words(x, y, f'{advantage:+.3g}', colour=colour, weight='bold')
+    if divisor is not None:
+        page.arrow((x, y - 0.2), (x, 0.58), colour=colour)
+        page.words(x, 0.35, f'{advantage / divisor:+.3g}', colour=colour, weight='bold')
+
 
 # %% ../../nbs/course/04_diagrams.ipynb #14669e54
 _QUADRANTS = {

@@ -102,9 +102,22 @@ def _is_blank(x) -> bool:
     if x is None or x is ... or isinstance(x, str) and x == '...': return True
     return type(x) in (tuple, list, set) and any(map(_is_blank, x))
 
+
+def _holds_none(x) -> bool:
+    "Whether a result is None or a list that holds None, and no `...`."
+    if type(x) not in (tuple, list): return x is None
+    return any(one is None for one in x) and not any(one is ... for one in x)
+
 # %% ../../nbs/course/00_exercises.ipynb #e32b0187
+class _Unreadable(Exception):
+    "What was handed in, or what a function returned, makes no array of numbers."
+
+
 def _array(x):
-    "A result as an array of numbers or of words, None if it is blank."
+    """A result as an array of numbers or of words, None if it is blank.
+
+    Raises _Unreadable for complex numbers.
+    """
     if _is_blank(x): return None
     if hasattr(x, 'detach'):                                                  # a tensor
         x = x.detach().cpu()
@@ -115,6 +128,7 @@ def _array(x):
     elif type(x) in (list, tuple) and any(hasattr(y, 'detach') for y in x):      # tensors
         x = [_array(y) for y in x]
     array = np.asarray(x)
+    if array.dtype.kind == 'c': raise _Unreadable('complex numbers')
     is_text = array.dtype.kind in 'USO' and not _holds_numbers(array)
     return array.astype(str if is_text else float)
 
@@ -146,14 +160,18 @@ def _alone(answer):
     return flat[0] if len(flat) == 1 else answer
 
 # %% ../../nbs/course/00_exercises.ipynb #a08da795
-class _Unreadable(Exception):
-    "What a function returned does not make one array of numbers."
+class _Nothing(Exception):
+    "A function returned None, or a list with None in it."
 
 
 def _array_of(result):
-    "What a function returned as an array. Raises _Unreadable if it makes none."
-    if getattr(getattr(result, 'dtype', None), 'is_complex', False):
-        raise _Unreadable('complex numbers')
+    """What a function returned as an array, None if it is blank.
+
+    Raises _Nothing for None, which is what a function without `return` gives, and _Unreadable for
+    what makes no array.
+    """
+    if _holds_none(result):
+        raise _Nothing('nothing' if result is None else 'a list with None in it')
     try:
         return _array(result)
     except (TypeError, ValueError) as error:
@@ -161,20 +179,30 @@ def _array_of(result):
 
 
 class _Outcome(NamedTuple):
-    "What an answer gives on one case: its value, and the gradient if there is one."
+    """What an answer gives on one case.
+
+    value: its result. gradient: of a weighted sum of the result, which is compared. plain: of its
+    plain sum, which is shown. Both None where no gradient flows.
+    """
     value: object
     gradient: object = None
+    plain: object = None
 
 # %% ../../nbs/course/00_exercises.ipynb #a35a2b53
-def _gradient(result, leaf):
-    "Gradient of a weighted sum of `result` in `leaf` as an array; None if nothing flows."
+def _gradients(result, leaf) -> tuple:
+    """Gradients in `leaf` of a weighted sum of `result` and of its plain sum, as arrays.
+
+    None twice if nothing flows.
+    """
     if type(result) in (list, tuple) and all(hasattr(x, 'requires_grad') for x in result):
         result = torch.stack(list(result))
-    if not getattr(result, 'requires_grad', False): return None
+    if not getattr(result, 'requires_grad', False): return None, None
     weights = 1 + torch.arange(result.numel(), device=result.device) / 7
-    total = (result.flatten() * weights).sum()
-    found, = torch.autograd.grad(total, leaf, allow_unused=True)
-    return None if found is None else _array(found)
+    sums = (result.flatten() * weights).sum(), result.sum()
+    found = [torch.autograd.grad(total, leaf, allow_unused=True, retain_graph=True)[0]
+             for total in sums]
+    return tuple(None if gradient is None else _array(gradient) for gradient in found)
+
 
 # %% ../../nbs/course/00_exercises.ipynb #f31b13c3
 def _outcome(ex: Exercise, answer, case) -> _Outcome:
@@ -188,7 +216,7 @@ def _outcome(ex: Exercise, answer, case) -> _Outcome:
     leaf = arguments[place].requires_grad_()
     arguments[place] = leaf.clone()
     result = answer(*arguments)
-    return _Outcome(_array_of(result), _gradient(result, leaf))
+    return _Outcome(_array_of(result), *_gradients(result, leaf))
 
 # %% ../../nbs/course/00_exercises.ipynb #5babbe1f
 def _outcomes(ex: Exercise, answer) -> list[_Outcome]:
@@ -301,9 +329,11 @@ def _arguments(ex: Exercise, case) -> str:
 
 
 def _given(x) -> str:
-    "An argument, briefly."
+    "An argument, briefly; whole numbers and marks as what they are."
     if _are_texts(x) and len(x) > 4: return f"a list of {len(x)} texts"
-    return _text(_array(x))
+    array = _array(x)
+    is_float = not hasattr(x, 'is_floating_point') or x.is_floating_point()
+    return _text(array) if is_float or array.size > 24 else str(x.tolist())
 
 
 def _are_texts(x) -> bool:
@@ -329,6 +359,43 @@ def _first_text(ex: Exercise, case, mine, wanted) -> str | None:
     among = f" among {len(texts)} texts, with {given}," if given else f" among {len(texts)} texts"
     return f"For {texts[first]!r}{among} your function gives {gives}, wanted {should}."
 
+# %% ../../nbs/course/00_exercises.ipynb #c0f1a2d4
+def _row(x, number: int, rows: int):
+    "Row `number` of an argument that has `rows` of them; other arguments as they are."
+    return x[number] if getattr(x, 'ndim', 0) and len(x) == rows else x
+
+
+def _first_row(ex: Exercise, case, what: str, mine, wanted) -> str | None:
+    """The first row in which two results part, with this row of the arguments alone.
+
+    None where no argument has a row of several numbers for each row of the result.
+    """
+    rows = len(mine) if mine.ndim else 0
+    tables = [x for x in case if getattr(x, 'ndim', 0) > 1 and len(x) == rows]
+    if rows < 2 or not tables: return None
+    differs = ~np.isclose(mine, wanted, rtol=1e-4, atol=1e-5, equal_nan=True)
+    first = int(differs.reshape(rows, -1).any(1).argmax())
+    given = _arguments(ex, [_row(x, first, rows) for x in case])
+    gives, should = _two_texts(mine[first], wanted[first])
+    return f"In row {first}, where {given}, your function gives{what} {gives}, wanted {should}."
+
+
+# %% ../../nbs/course/00_exercises.ipynb #c0f1a2d3
+def _compared(ex: Exercise, got: _Outcome, want: _Outcome) -> tuple:
+    """Which numbers of two outcomes are shown, in words, and these numbers of either.
+
+    The words are '' for the values. A gradient is that of the plain sum of the results, unless
+    only that of the weighted sum tells the two apart.
+    """
+    has_right_value = _same(got.value, want.value)
+    if got.gradient is None or ex.value_counts and not has_right_value:
+        return '', got.value, want.value
+    name = f' the gradient in {ex.gradient_of}'
+    if not _same(got.plain, want.plain): return name, got.plain, want.plain
+    weighted = f'{name} (of the sum of what it returns with the weights 1, 8/7, 9/7, ...)'
+    return weighted, got.gradient, want.gradient
+
+
 # %% ../../nbs/course/00_exercises.ipynb #1f3bfc06
 def _difference(ex: Exercise, got: _Outcome, want: _Outcome, wrong: int) -> str:
     "What the answer gave and what was wanted, on the case where they part."
@@ -337,24 +404,23 @@ def _difference(ex: Exercise, got: _Outcome, want: _Outcome, wrong: int) -> str:
     if not ex.cases:
         said = _two_texts(mine, wanted)[0] if mine.shape == wanted.shape else _text(mine)
         return f"{said} is not it. {ex.otherwise or _sentence(ex.ask)}"
-    where = f"For {_arguments(ex, ex.cases[wrong])} your function gives"
+    case = ex.cases[wrong]
+    where = f"For {_arguments(ex, case)} your function gives"
     if mine.shape != wanted.shape:
         wanted_shape = str(wanted.shape) if wanted.shape else 'a single number, shape ()'
         told = f"{where} shape {mine.shape}, wanted {wanted_shape}."
         if mine.size != wanted.size or not _same(mine.ravel(), wanted.ravel()):
             return told
         return f"The numbers are right, their shape is not. {told}"
-    if got.gradient is not None and (not ex.value_counts or _same(mine, wanted)):
-        where = f"{where} the gradient in {ex.gradient_of}"
-        mine = got.gradient
-        wanted = want.gradient
+    what, mine, wanted = _compared(ex, got, want)
     if mine.dtype.kind != wanted.dtype.kind: return f"{where} words, wanted numbers."
-    of_a_text = _first_text(ex, ex.cases[wrong], mine, wanted)
-    if of_a_text: return of_a_text
-    told = "{} {}, wanted {}.".format(where, *_two_texts(mine, wanted))
+    of_one = _first_text(ex, case, mine, wanted) or _first_row(ex, case, what, mine, wanted)
+    if of_one: return of_one
+    told = "{}{} {}, wanted {}.".format(where, what, *_two_texts(mine, wanted))
     in_order = mine.ndim == 1 and _same(np.sort(mine), np.sort(wanted))
     if not in_order: return told
     return f"Those are the right numbers in another order: keep that of the rows. {told}"
+
 
 # %% ../../nbs/course/00_exercises.ipynb #462ce185
 def _no_gradient(ex: Exercise, has_right_value: bool) -> str:
@@ -385,15 +451,28 @@ def _own_line(answer, error) -> str:
     "The line of the reader's function in which an exception arose, as ', in your line ...'."
     file = getattr(getattr(answer, '__code__', None), 'co_filename', None)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    if not frames: return ''
-    return f", in your line `{linecache.getline(file, frames[-1].lineno).strip()}`"
+    lines = [linecache.getline(file, frame.lineno or 0).strip() for frame in frames]
+    written = [line for line in lines if line]
+    return f", in your line `{written[-1]}`" if written else ''
+
+
+def _cure(error) -> str:
+    "What mends an exception that beginners meet often, as a sentence with a blank before it."
+    if isinstance(error, RecursionError): return ' It calls itself without an end.'
+    if 'must match the size of tensor' not in str(error): return ''
+    return (' Two shapes do not fit. A sum or a mean over an axis drops this axis, unless '
+            '`keepdim=True` keeps it; `x[:, None]` puts it back.')
+
 
 # %% ../../nbs/course/00_exercises.ipynb #89dc1cae
+_STOPS = Exception, SystemExit          # what the reader's code may stop with, exit() included
+
+
 def _raises(ex: Exercise, answer, case) -> bool:
     "Whether a function raises on a case."
     try:
         _outcome(ex, answer, case)
-    except Exception:
+    except _STOPS:
         return True
     return False
 
@@ -409,10 +488,12 @@ def _raising_case(ex: Exercise, answer):
 # %% ../../nbs/course/00_exercises.ipynb #73ec9e86
 def _raised(ex: Exercise, answer, error) -> str:
     "What an exception in the reader's function was, and in which line of it."
-    what = f"{type(error).__name__}: {error}{_own_line(answer, error)}"
+    said = f": {error}" if str(error) else ''
+    what = f"{type(error).__name__}{said}{_own_line(answer, error)}"
     called = f"f{inspect.signature(ex.solution)}"
     given = _arguments(ex, _raising_case(ex, answer))
-    return f"Your function stopped with {what}. It is called as {called}, here with {given}."
+    return (f"Your function stopped with {what}.{_cure(error)} It is called as {called}, here with "
+            f"{given}.")
 
 # %% ../../nbs/course/00_exercises.ipynb #129280e5
 def _wrong_kind(ex: Exercise) -> str:
@@ -476,6 +557,18 @@ def _wrong_sort(ex: Exercise, answer, value) -> str | None:
     return (f"{answer!r} is a text, because it stands in quotation marks. Wanted is a number, "
             "which is written without them and without words.")
 
+# %% ../../nbs/course/00_exercises.ipynb #c0f1a2d6
+_NO_RETURN = ('Your function gives back {}. Is the `return` missing? (`print` shows a result '
+              'and does not give it back.)')
+
+
+def _not_readable(ex: Exercise, what) -> str:
+    "What to say to something that is no array of real numbers; `what`: it, in words."
+    if not ex.cases:
+        return f"Handed in were {what}. Wanted is {ex.wanted} of the plain kind."
+    return f"Your function returns {what}, wanted one array of numbers. {_sentence(ex.ask)}"
+
+
 # %% ../../nbs/course/00_exercises.ipynb #7ccda9b8
 def review_answer(name: str | float, answer) -> Reply:
     """Whether `answer` is right for exercise `name`, and what to say about it.
@@ -490,10 +583,11 @@ def review_answer(name: str | float, answer) -> Reply:
         answer = _as_names(answer, _known_names(ex)) if is_names else _alone(answer)
     try:
         got = _outcomes(ex, answer)
+    except _Nothing as what:
+        return Reply(False, _NO_RETURN.format(what))
     except _Unreadable as what:
-        return Reply(False, f"Your function returns {what}, wanted one array of numbers. "
-                            f"{_sentence(ex.ask)}")
-    except Exception as error:
+        return Reply(False, _not_readable(ex, what))
+    except _STOPS as error:
         said = _raised(ex, answer, error) if ex.cases else f"That is not it. {ex.ask}"
         return Reply(False, said)
     if any(outcome.value is None for outcome in got): return Reply(None, ex.ask)

@@ -17,13 +17,13 @@ from torch import Tensor
 
 # %% ../../nbs/course/06_groups_lesson.ipynb #10eb27c2
 from ..advantages import dr_grpo, grpo, rloo
-from ..analysis.plots import OKABE_ITO, figure_html, method_look, style
+from ..analysis.plots import METHOD_LOOKS, OKABE_ITO, figure_html, method_look, style
 from ..core.rollouts import group_count, group_sum
 from .diagrams import Diagram
 from .exercises import exercise
 from ..objectives.aggregation import aggregate, row_divisors
 from ..objectives.clipping import cispo
-from ..objectives.sequence_ratios import sequence_log_ratio
+from ..objectives.sequence_ratios import gspo, gspo_token, sequence_log_ratio
 from ..objectives.surrogates import ppo_clip
 from ..training.callbacks import centred_mean
 from ..widgets.panels import Panel, choice, slider
@@ -350,32 +350,90 @@ def _fixed_length(loss, mask, whole):
 
 # %% ../../nbs/course/06_groups_lesson.ipynb #132e5cb8
 _OLD = torch.tensor([[-1., -2., -.5, -3.], [-.7, -.1, -2., -9.]])
-_NEW = torch.tensor([[-.6, -2.5, -.1, 4.], [-1.4, -.2, -1., -1.]])
-_RATIOS = [(_NEW, _OLD, _mask(3, 2, width=4)), (_OLD.flip(1), _NEW.flip(1), _mask(1, 4))]
+_AROUND = {2: [.5, -.5, .9, -.8], 3: [.4, -.7, .3, .9], 4: [.2, -.6, .5, -.1]}
 
-def _log_mean(a, b, m): return sequence_log_ratio(a, b, m)[:, 0]
 
-def _product(a, b, m): return ((a - b) * m).sum(1).exp()
+def _typical_rows(*rows) -> list:
+    "logp, logp_old, advantages and mask of rows (length, mean log-ratio, advantage)."
+    lengths, means, advantages = zip(*rows)
+    mask = _mask(*lengths, width=4)
+    around = torch.tensor([_AROUND[length] for length in lengths])
+    old = _OLD[:1].expand_as(around)
+    moved = around + torch.tensor(means)[:, None]
+    adv = torch.tensor(advantages)[:, None].expand_as(around).contiguous()
+    return [old + moved, old.contiguous(), adv, mask]
 
-def _mean_ratio(a, b, m): return ((a - b).exp() * m).sum(1) / m.sum(1)
+_TYPICAL = [_typical_rows((3, .3, 1.), (2, .03, -.5), (4, 3.5e-4, 2.)),
+            _typical_rows((2, -.02, -1.), (3, -.03, .7), (2, -3.5e-4, -1.5), (4, -2e-4, 1.))]
 
-def _over_padding(a, b, m): return (a - b).mean(1).exp()
 
-def _over_width(a, b, m): return ((a - b) * m).mean(1).exp()
+def _row_ratio(a, b, m): return sequence_log_ratio(a, b, m).exp()
 
-def _upside_down(a, b, m): return _log_mean(b, a, m).exp()
+def _smaller(s, adv, m, low=3e-4, high=4e-4):
+    "Minus the smaller of two products, from the ratio of each response."
+    limited = s.clamp(1 - low, 1 + high)
+    return torch.where(m, -torch.minimum(s * adv, limited * adv), 0.)
 
-def _of_the_batch(a, b, m): return (((a - b) * m).sum() / m.sum()).exp().expand(len(m))
+def _by_token(a, b, adv, m): return ppo_clip(a, b, adv, m, low=3e-4, high=4e-4)
 
-def _old_forgotten(a, b, m): return _log_mean(a, 0 * b, m).exp()
+def _wide_range(a, b, adv, m): return gspo(a, b, adv, m, low=0.2, high=0.2)
 
-def _column(a, b, m): return _log_mean(a, b, m).exp()[:, None]
+def _widths_turned(a, b, adv, m): return gspo(a, b, adv, m, low=4e-4, high=3e-4)
 
-def _padded_mean_ratio(a, b, m): return ((a - b).exp() * m).mean(1)
+def _never_clipped(a, b, adv, m): return torch.where(m, -_row_ratio(a, b, m) * adv, 0.)
 
-_ratio_hints = {
-    _log_mean:
-        'That is the mean log-ratio. The ratio is its exponential.',
+def _always_clipped(a, b, adv, m):
+    return torch.where(m, -_row_ratio(a, b, m).clamp(1 - 3e-4, 1 + 4e-4) * adv, 0.)
+
+def _product(a, b, adv, m):
+    log_ratio = ((a - b) * m).sum(1, keepdim=True)
+    return _smaller(log_ratio.exp().expand_as(a), adv, m)
+
+def _mean_ratio(a, b, adv, m):
+    mean = ((a - b).exp() * m).sum(1, keepdim=True) / m.sum(1, keepdim=True)
+    return _smaller(mean.expand_as(a), adv, m)
+
+def _over_padding(a, b, adv, m):
+    return _smaller((a - b).mean(1, keepdim=True).exp().expand_as(a), adv, m)
+
+def _over_width(a, b, adv, m):
+    return _smaller(((a - b) * m).mean(1, keepdim=True).exp().expand_as(a), adv, m)
+
+def _upside_down(a, b, adv, m): return _smaller(_row_ratio(b, a, m), adv, m)
+
+def _padded_loss(a, b, adv, m):
+    return _smaller(_row_ratio(a, b, m), adv, torch.ones_like(m))
+
+def _one_a_response(a, b, adv, m): return _smaller(_row_ratio(a, b, m), adv, m)[:, 0]
+
+def _ratios_compared(a, b, adv, m):
+    s = _row_ratio(a, b, m)
+    return torch.where(m, -torch.minimum(s, s.clamp(1 - 3e-4, 1 + 4e-4)) * adv, 0.)
+
+
+# %% ../../nbs/course/06_groups_lesson.ipynb #faee0e16
+_response_hints = {
+    _by_token:
+        'You clipped the ratio of each token. Here a response has one ratio, the exponential of '
+        'the mean log-ratio of its tokens, and is kept or clipped as a whole.',
+    _wide_range:
+        'That is the range of PPO. The mean of many tokens moves far less than one of them, so '
+        'here it is from 1 - 3e-4 to 1 + 4e-4.',
+    _widths_turned:
+        'The two widths are exchanged: 3e-4 belongs below 1 and 4e-4 above it.',
+    _never_clipped:
+        'Nothing is clipped. The second product has s.clamp(1 - 3e-4, 1 + 4e-4).',
+    _always_clipped:
+        'You took the clipped product alone. Take the smaller of the plain and the clipped one, '
+        'so that a response that went the wrong way keeps its gradient.',
+    _ratios_compared:
+        'You compared the ratios. With a negative advantage the smaller *ratio* is the larger '
+        'product: multiply by adv before you take the smaller one.',
+    gspo_token:
+        'In the mean over a response yours is the same (it is GSPO-token). Here the gradient is '
+        'to flow through the ratio of the response itself.',
+}
+_response_hints |= {
     _product:
         'That is the ratio of the whole response: the product over its tokens, which explodes '
         'with the length. Take the mean of the logarithms, not their sum.',
@@ -383,31 +441,27 @@ _ratio_hints = {
         'That is the arithmetic mean of the ratios. Average the log-ratios, then take the '
         'exponential.',
     _over_padding:
-        'The mask has no effect: the padding is in your mean.',
+        'The padding is in your mean. Only the log-ratios inside the mask count.',
     _over_width:
         'You divided by the width of the rectangle. Divide by the number of real tokens.',
-}
-_ratio_hints |= {
-    _padded_mean_ratio:
-        'Two things: average the log-ratios and not the ratios, and divide by the number of real '
-        'tokens.',
     _upside_down:
         'Your ratio is upside down: the policy of now stands above, the old one below.',
-    _of_the_batch:
-        'That is one ratio for the batch. Each response has its own.',
-    _old_forgotten:
-        'The old log-probabilities have no effect. A ratio compares two policies.',
-    _column:
-        'One number for each response is wanted, of shape (n,). Yours has a second axis.',
+    _padded_loss:
+        'Positions outside the mask should have the loss 0, so that they have no gradient.',
+    _one_a_response:
+        'That is one number for each response. Each of its tokens gets it: shape (n, t).',
 }
 
-# %% ../../nbs/course/06_groups_lesson.ipynb #faee0e16
-@exercise('4.7', 'write one_ratio(logp, logp_old, mask): for each response the exponential of the '
-                 'mean log-ratio of its real tokens, of shape (n,).',
-          cases=_RATIOS, mistakes=_ratio_hints.items(), gradient_of='logp',
-          praise='the geometric mean of the token ratios. It hardly moves from 1 even where '
-                 'single tokens do, so its clip must be far narrower.')
-def _one_ratio(logp, logp_old, mask): return _log_mean(logp, logp_old, mask).exp()
+
+@exercise('4.7', 'write by_response(logp, logp_old, adv, mask): a loss for each token, of shape '
+                 '(n, t): minus the smaller of s * adv and (s clipped to 1 - 3e-4 and 1 + 4e-4) * '
+                 'adv, where s is the exponential of the mean log-ratio of the real tokens of a '
+                 'response; without a gradient outside the mask.',
+          cases=_TYPICAL, mistakes=_response_hints.items(), gradient_of='logp', value_counts=False,
+          praise='this is GSPO. Its ratio hardly moves from 1 even where single tokens do, so '
+                 'its range is far narrower, and a response is dropped as a whole.')
+def _by_response(logp, logp_old, adv, mask): return gspo(logp, logp_old, adv, mask)
+
 
 # %% ../../nbs/course/06_groups_lesson.ipynb #d1558405
 _SIGNED = torch.tensor([[1.5, -1., 2., 1.], [-1., .5, -2., 3.]])
@@ -443,6 +497,9 @@ def _both_sides(a, b, adv, m):
 
 def _turned_ratio(a, b, adv, m): return _times_adv(_weight(b, a), a, adv, m)
 
+def _logp_detached(a, b, adv, m):
+    return _times_adv(_rho(a, b).clamp(max=5), a.detach(), adv, m)
+
 _cispo_hints = {
     _attached:
         'The gradient also flows through your weight. Detach it: it is a number that says how '
@@ -463,6 +520,9 @@ _cispo_hints |= {
         'weigh log p with it.',
     _padded:
         'Positions outside the mask should have no gradient.',
+    _logp_detached:
+        'You detached log p, so that the weight is what is moved. Turn it round: the weight is a '
+        'mere number and detached, and log p keeps its gradient.',
     _from_below:
         'You raised small weights to 5. Lower the large ones: clamp(max=5).',
     _both_sides:
@@ -492,7 +552,7 @@ _PARTS = {
 
 
 def parts_of_grpo(*lit: str, below: dict | None = None):
-    """The operations of GRPO from left to right as a Figure.
+    """The operations of GRPO as a Figure, from left to right in two rows.
 
     lit: names of operations to be lit. below: name of an operation -> what others do instead.
     Raises ValueError for an operation that is not there.
@@ -501,15 +561,26 @@ def parts_of_grpo(*lit: str, below: dict | None = None):
     unknown = sorted({*lit, *below} - set(_PARTS))
     if unknown:
         raise ValueError(f"no part {', '.join(unknown)}; there are {', '.join(_PARTS)}.")
-    page = Diagram(9.45, 1.75 if below else 1.1)
-    y = 1.2 if below else 0.55
+    rise = 0.65 if below else 0.0
+    page = Diagram(4.75, 2.3 + 2 * rise)
     for n, (name, text) in enumerate(_PARTS.items()):
-        x = 0.78 + 1.57 * n
+        row, column = divmod(n, 3)
+        x = 0.78 + 1.57 * column
+        y = 0.55 + rise if row else 1.75 + 2 * rise
         page.box(name, x, y, text, width=1.44, height=0.84, lit=name in lit)
-        if n:
+        if column:
             page.arrow((x - 0.85, y), (x - 0.72, y))
-        page.words(x, 0.42, below.get(name, ''), size=8, colour='blue')
+        page.words(x, y - 0.78, below.get(name, ''), size=8, colour='blue')
+    _turn_corner(page, 1.75 + 2 * rise, 0.97 + rise)
     return page.figure
+
+
+def _turn_corner(page, above: float, top: float):
+    "The way from the last operation of the first row to the first of the second."
+    way = [(4.64, above), (4.7, above), (4.7, top + 0.1), (0.78, top + 0.1)]
+    page.ax.plot(*zip(*way), color='#444444', lw=1)
+    page.arrow(way[-1], (0.78, top))
+
 
 # %% ../../nbs/course/06_groups_lesson.ipynb #c69f1d89
 def exact_weight(advantage, q: Float[Tensor, "q"], size: int) -> Float[Tensor, "q"]:
@@ -546,6 +617,18 @@ def plot_problem_weights(q: Float[Tensor, "q"], curves: dict, limit: Float[Tenso
     return figure
 
 # %% ../../nbs/course/06_groups_lesson.ipynb #872a1681
+_LINES = '-', '--', ':', '-.', '-', '--'
+
+
+def _looks_apart(names) -> dict:
+    "A colour and a line for each name, no two alike; a known method has its own colour."
+    looks = {}
+    for name, colour, line in zip(names, OKABE_ITO.values(), _LINES):
+        own = method_look(name)['color'] if name in METHOD_LOOKS else colour
+        looks[name] = dict(color=own, linestyle=line)
+    return looks
+
+
 def plot_who_is_heard(rates: Float[Tensor, "p"], shares: dict):
     """A Figure: each problem's share of the weight, problems sorted by success rate.
 
@@ -557,9 +640,8 @@ def plot_who_is_heard(rates: Float[Tensor, "p"], shares: dict):
                                          height_ratios=(1, 1.6))
         top.bar(range(len(rates)), rates[order], color='0.7')
         top.set(ylabel='success rate', ylim=(0, 1))
-        for name, share in shares.items():
-            look = {**method_look(name), 'marker': ''}
-            ax.plot(share[order], drawstyle='steps-mid', label=name, **look)
+        for name, look in _looks_apart(shares).items():
+            ax.plot(shares[name][order], drawstyle='steps-mid', label=name, **look)
         ax.set(xlabel='problems, from hard to easy', ylabel='share of the weight',
                ylim=(0, None))
         ax.legend()
@@ -650,8 +732,9 @@ def token_weights_picture(lengths, modes=tuple(WAYS)):
     found = {mode: weights_of(lengths, mode) for mode in modes}
     most = max(weights_of(lengths, mode).max().item() for mode in WAYS)
     with style():
-        figure, axes = plt.subplots(1, len(modes), figsize=(3.1 * len(modes), 1.9), squeeze=False)
-        for ax, (mode, weights) in zip(axes[0], found.items()):
+        size = (4.2, 1.5 * len(modes)) if len(modes) > 1 else (3.1, 1.9)
+        figure, axes = plt.subplots(len(modes), 1, figsize=size, squeeze=False)
+        for ax, (mode, weights) in zip(axes[:, 0], found.items()):
             _draw_tokens(ax, weights, most)
             ax.set_title(WAYS[mode], fontsize=9)
     return figure
@@ -749,13 +832,12 @@ def plot_pushes_over_ratio(objectives: dict):
 
 # %% ../../nbs/course/06_groups_lesson.ipynb #2013c64c
 def plot_rewards(runs: dict, metric: str = 'reward'):
-    "A Figure: a metric of some runs, by name, as running means."
+    "A Figure: a metric of some runs, by name, as running means, at most six."
+    looks = _looks_apart(runs)
     with style():
         figure, ax = plt.subplots(figsize=(6, 2.8))
-        for (name, run), line in zip(runs.items(), ('-', '--', ':', '-.', '-', '--')):
-            curve = centred_mean(run.metrics[metric])
-            look = {**method_look(name), 'marker': '', 'linestyle': line}
-            ax.plot(curve, label=name, **look)
+        for name, run in runs.items():
+            ax.plot(centred_mean(run.metrics[metric]), label=name, **looks[name])
         ax.set(xlabel='step', ylabel=f'{metric} (running mean)')
         ax.legend(fontsize=8)
     return figure

@@ -8,7 +8,6 @@ __all__ = ['as_tensors', 'small', 'ways_diagram', 'plot_mixture', 'pairs_diagram
            'plot_hedge']
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #7c535986
-import io
 from itertools import combinations
 from math import comb, log
 import matplotlib.pyplot as plt
@@ -21,7 +20,6 @@ from ..advantages import pkpo
 from ..analysis.passk import pass_at_k, true_pass_at_k, true_pass_at_k_variance
 from ..analysis.plots import OKABE_ITO, method_look, plot_pass_at_k, style
 from ..analysis.voting import maj_at_k
-from ..core.storage import import_optional
 from .diagrams import Diagram
 from .exercises import exercise
 from .pictures import compact
@@ -573,11 +571,8 @@ def _decides(rewards, k): return _of_library(rewards, k)
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #35934edc
 def small(figure, *, colours: int = 64):
-    "The picture of a Figure as a small PNG. The figure is closed."
-    shown = import_optional('IPython.display', 'the pictures of a lesson')
-    file = io.BytesIO()
-    compact(figure, colours=colours).save(file, 'PNG', optimize=True)
-    return shown.Image(file.getvalue())
+    "The picture of a Figure in very few colours, with its words. The figure is closed."
+    return compact(figure, colours=colours)
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #73113ae7
 def ways_diagram(answers, right):

@@ -4,18 +4,20 @@
 
 # %% auto #0
 __all__ = ['loop_diagram', 'verdict_table', 'plot_forks', 'plot_change', 'plot_pushes', 'noise_parabola', 'noise_numbers',
-           'jackknife', 'with_error', 'plot_noise', 'plot_frontier', 'compact']
+           'jackknife', 'with_error', 'plot_noise', 'plot_frontier', 'compact', 'tell_figures']
 
 # %% ../../nbs/course/03_pictures.ipynb #cde1c08d
-import io
+import base64, html, io
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.ticker import LogLocator, NullLocator
 from PIL import Image
-from ..analysis.plots import OKABE_ITO, method_look, png_of, style
+from ..analysis.plots import OKABE_ITO, figure_html, figure_in_words, method_look
+from ..analysis.plots import png_of, style
 
 # %% ../../nbs/course/03_pictures.ipynb #d846950e
 _STATIONS = {
@@ -256,7 +258,56 @@ def plot_frontier(points: pd.DataFrame, base: dict, *, x: str = 'pass@1', y: str
     return figure
 
 # %% ../../nbs/course/03_pictures.ipynb #5dd37a67
-def compact(figure, *, dpi: int = 90, colours: int = 128):
-    "The picture of a Figure in few colours. The figure is closed."
+class _Told:
+    """A picture with words for those who do not see it, as a notebook shows it.
+
+    image: a PIL image. words: what it shows.
+    """
+    def __init__(self, image, words: str):
+        self.image = image
+        self.words = words
+
+    def __repr__(self): return self.words
+
+    def _repr_html_(self):
+        file = io.BytesIO()
+        self.image.save(file, 'PNG', optimize=True)
+        data = base64.b64encode(file.getvalue()).decode()
+        return f'<img alt="{html.escape(self.words)}" src="data:image/png;base64,{data}">'
+
+
+def compact(figure, *, dpi: int = 90, colours: int = 128) -> _Told:
+    "The picture of a Figure in few colours, with its alternative text. The figure is closed."
+    words = figure_in_words(figure)
     picture = Image.open(io.BytesIO(png_of(figure, dpi=dpi)))
-    return picture.convert('RGB').quantize(colours)
+    return _Told(picture.convert('RGB').quantize(colours), words)
+
+
+# %% ../../nbs/course/03_pictures.ipynb #3f1c0a11
+def _page_of(figure) -> str:
+    "A Figure as an HTML image with alternative text, as sharp as the notebook would show it."
+    return figure_html(figure, dpi=figure.dpi)
+
+
+def _said_of(figure, printer, cycle) -> None:
+    "Print what a Figure shows, in words."
+    printer.text(figure_in_words(figure))
+
+
+def _nothing(figure) -> None:
+    "No further form of a Figure."
+
+
+def tell_figures() -> bool:
+    """Let the running notebook show its Figures with alternative text; False outside of one.
+
+    Call it when there is a Figure already: with the first one, Matplotlib sets its own forms.
+    """
+    from IPython import get_ipython
+    shell = get_ipython()
+    if shell is None: return False
+    forms = {'text/html': _page_of, 'text/plain': _said_of, 'image/png': _nothing}
+    for kind, form in forms.items():
+        shell.display_formatter.formatters[kind].for_type(Figure, form)
+    return True
+

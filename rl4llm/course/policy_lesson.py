@@ -248,6 +248,14 @@ def _responses(seed: int, lengths=(4, 2, 3)) -> tuple:
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     return logits, tokens, mask
 
+
+def _far_fetched() -> tuple:
+    "Responses of which one token has a probability that is 0 in floating point."
+    logits, tokens, mask = _responses(3)
+    logits[0, 0, tokens[0, 0]] -= 1000
+    return logits, tokens, mask
+
+
 # %% ../../nbs/course/01_policy_lesson.ipynb #1256d76d
 def _padding_counted(z, y, m): return logp_of(z, y).sum(1)
 
@@ -274,6 +282,10 @@ def _over_responses(z, y, m): return masked_sum(logp_of(z, y), m, 0)
 def _mean_over_responses(z, y, m): return masked_mean(logp_of(z, y), m, 0)
 
 def _forgotten_log(z, y, m): return masked_sum(logp_of(z, y).exp(), m, 1)
+
+def _log_of_softmax(z, y, m):
+    logs = z.softmax(-1).log().gather(2, y[..., None])[..., 0]
+    return masked_sum(logs, m, 1)
 
 _response_hints = {
     _padding_counted:
@@ -336,6 +348,9 @@ def _last_token(z, y, m):
 
 def _mean_over_batch(z, y, m): return masked_sum(logp_of(z, y), m, 1).mean()
 
+_response_hints[_log_of_softmax] = (
+    'The formula is right, and for a very unlikely token softmax gives 0, whose logarithm is '
+    '-inf. log_softmax does both in one and stays finite.')
 _response_hints |= {
     _log_of_sum:
         'You took the logarithm of a sum. The probabilities of the tokens are multiplied, so '
@@ -375,7 +390,7 @@ _response_hints |= {
 # %% ../../nbs/course/01_policy_lesson.ipynb #28c7f562
 @exercise('1.4', 'write response_logp(logits, tokens, mask): one log-probability for each '
                  'response.',
-          cases=[_responses(0), _responses(1), _responses(2, (1000, 3))],
+          cases=[_responses(0), _responses(1), _responses(2, (1000, 3)), _far_fetched()],
           mistakes=_response_hints.items(),
           gradient_of='logits',
           praise='a response is as likely as the product of its tokens, so its log-probability '
@@ -842,10 +857,25 @@ def _better_alone(logp, m, r, b): return _reinforce_with(logp, m, (r - b).clamp(
 def _every_pair(logp, m, r, b):
     return -((r - b)[:, None] * masked_sum(logp, m, 1)).mean()
 
+def _over_deviation(logp, m, r, b): return _reinforce_with(logp, m, (r - b) / r.std())
+
+def _over_deviation_and_more(logp, m, r, b):
+    return _reinforce_with(logp, m, (r - b) / (r.std() + 1e-4))
+
+def _over_spread(logp, m, r, b):
+    return _reinforce_with(logp, m, (r - b) / r.std(correction=0))
+
 def _reinforce_with(logp, m, advantage):
     return -(advantage * masked_sum(logp, m, 1)).mean()
 
+_divided = 'You divided by the deviation of the rewards{}. Here the baseline is all: r - b.'
 _loss_hints = {
+    _over_deviation: _divided.format(', as GRPO does'),
+    _over_deviation_and_more: _divided.format(' and a small constant, as GRPO does'),
+    _over_spread: _divided.format(', with n and not n - 1 in it'),
+}
+
+_loss_hints |= {
     _added_baseline:
         'The sign of the baseline is turned: a response counts by r - b, how much better it is '
         'than b.',

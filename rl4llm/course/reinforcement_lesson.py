@@ -602,7 +602,8 @@ _subset_hints = {
         'a single /. If you asked whether there is a right one, count the subsets in which it is.',
     _plug_in:
         'That is the plug-in. It puts each sample back before the next is drawn, and comes out '
-        'too low on average. Count subsets: comb(n - c, k) of them hold no right one.',
+        'too low on average. Count the subsets: how many are there, and how many hold wrong ones '
+        'only?',
     _pass_at_1:
         'That is pass@1 whatever k is.',
     _without_right:

@@ -171,7 +171,8 @@ _surrogate_hints = {
 
 # %% ../../nbs/course/05_trust_region_lesson.ipynb #d4a8d198
 @exercise('3.2', 'write surrogate(logp, logp_old, adv, mask): for each token minus its advantage '
-                 'times its ratio, 0 outside the mask.',
+                 'times its ratio; only the gradient is compared, and outside the mask there is '
+                 'to be none.',
           cases=_MOVED, mistakes=_surrogate_hints.items(), gradient_of='logp', value_counts=False,
           praise='at ratio 1 its gradient is that of REINFORCE, and afterwards each token counts '
                  'by its ratio.')
@@ -205,6 +206,9 @@ def _by_position(logp, logp_old, mask):
 def _padded_sum(logp, logp_old, mask):
     return ((logp - logp_old).sum(1) / mask.sum(1)).exp()
 
+def _product_with_zeros(logp, logp_old, mask):
+    return ((logp - logp_old).exp() * mask).prod(1)
+
 _typical_hints = {
     _product:
         'That is the product: the ratio of the whole response, which explodes or vanishes with '
@@ -227,6 +231,9 @@ _typical_hints = {
         'You took the mean over the responses. Take it over the tokens of each: dim=1.',
     _padded_sum:
         'You divided by the right number, but the padding is in your sum.',
+    _product_with_zeros:
+        'The mask makes the ratios in the padding 0, and a product with a 0 in it is 0. Take the '
+        'mean of the logarithms over the real tokens, and exp of it at the end.',
 }
 
 # %% ../../nbs/course/05_trust_region_lesson.ipynb #0be3f86f
@@ -294,6 +301,13 @@ def _clip_pads(ratio, adv, mask, low, high):
 def _clip_mean(ratio, adv, mask, low, high):
     return masked_mean(_of_ratio(ratio, adv, mask, low, high), mask)
 
+def _product_clipped(ratio, adv, mask, low, high):
+    return torch.where(mask, -(ratio * adv).clamp(1 - low, 1 + high), 0.)
+
+def _smaller_of_clipped(ratio, adv, mask, low, high):
+    product = ratio * adv
+    return torch.where(mask, -torch.minimum(product, product.clamp(1 - low, 1 + high)), 0.)
+
 # %% ../../nbs/course/05_trust_region_lesson.ipynb #1550f8b7
 _clip_hints = {
     _clip_alone:
@@ -323,13 +337,21 @@ _clip_hints = {
     _clip_mean:
         'That is one number for the batch. One loss for each token is wanted, shape (n, t).',
 }
-_clip_hints[_widths_as_ratios] = (
-    'low and high are widths, measured from 1: the range is from 1 - low to 1 + high.')
+_clip_hints |= {
+    _widths_as_ratios:
+        'low and high are widths, measured from 1: the range is from 1 - low to 1 + high.',
+    _product_clipped:
+        'You clipped the product. The range around 1 is one for the *ratio*: clip this, multiply '
+        'by adv, and take the smaller of that and the plain product.',
+    _smaller_of_clipped:
+        'The smaller of two is right, and the second is the *clipped ratio* times adv. You '
+        'clipped the product, which lies around adv and not around 1.',
+}
 
 # %% ../../nbs/course/05_trust_region_lesson.ipynb #c91f2556
 @exercise('3.4', 'write clipped(ratio, adv, mask, low, high): for each token minus the smaller of '
-                 'ratio * adv and (ratio clipped to 1 - low and 1 + high) * adv, 0 outside the '
-                 'mask.',
+                 'ratio * adv and (ratio clipped to 1 - low and 1 + high) * adv; only the '
+                 'gradient is compared, and outside the mask there is to be none.',
           cases=_TO_CLIP, mistakes=_clip_hints.items(), gradient_of='ratio', value_counts=False,
           praise='this is the objective of PPO and GRPO. With equal widths it is as published, '
                  'with a larger high it is that of DAPO.')
