@@ -2004,6 +2004,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'rl4llm/course/entropy_lesson.py'),
                                               'rl4llm.course.entropy_lesson._other_axis': ( 'course/entropy_lesson.html#_other_axis',
                                                                                             'rl4llm/course/entropy_lesson.py'),
+                                              'rl4llm.course.entropy_lesson._other_border': ( 'course/entropy_lesson.html#_other_border',
+                                                                                              'rl4llm/course/entropy_lesson.py'),
                                               'rl4llm.course.entropy_lesson._other_share': ( 'course/entropy_lesson.html#_other_share',
                                                                                              'rl4llm/course/entropy_lesson.py'),
                                               'rl4llm.course.entropy_lesson._p': ( 'course/entropy_lesson.html#_p',

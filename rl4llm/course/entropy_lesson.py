@@ -492,7 +492,10 @@ def _steered(coef, entropy, target, delta):
     "The coefficient for the next step: up by a factor below the target, else down by it."
     return coef * (1 + delta) if entropy <= target else coef / (1 + delta)
 
-def _wrong_way(c, H, target, delta): return _steered(c, target, H, delta)
+def _wrong_way(c, H, target, delta):
+    return c / (1 + delta) if H <= target else c * (1 + delta)
+
+def _other_border(c, H, target, delta): return _steered(c, target, H, delta)
 
 def _only_below(c, H, target, delta):
     return c * (1 + delta) if H < target else c / (1 + delta)
@@ -520,6 +523,9 @@ _move_hints = {
     _wrong_way:
         'That is the wrong way round: it feeds a policy that is uncertain enough. Raise the '
         'coefficient where the entropy is below the target.',
+    _other_border:
+        'That is the wrong way round, with >= in the place of <=. Raise the coefficient where the '
+        'entropy is at most the target.',
     _only_below:
         'Where the entropy is equal to the target, yours goes down. "At most" includes equal.',
     _always_up:
