@@ -20,7 +20,14 @@ GRPO = dict(
     summary='a summary',
 )
 TOLD = dict(
-    recipes=[GRPO], claims=[], papers=[], benchmarks=[], groups={'grpo': [(None, 0.0), (1.0, None)]}
+    recipes=[GRPO],
+    claims=[],
+    papers=[],
+    benchmarks=[],
+    groups={'grpo': [(None, 0.0), (1.0, None)]},
+    glossary=dict(
+        symbols=[['symbol', 'code'], ['KL(p || q)', 'kl']], metrics=[['metric'], ['reward']]
+    ),
 )
 
 
@@ -90,6 +97,35 @@ def test_the_landing_page_shows_the_picture_and_the_two_commands(made):
     commands = re.search(r'```sh\n(.*?)```', text, re.DOTALL)[1].splitlines()
     assert [line.split('#')[0].split() for line in commands] == [['make', 'demo'], ['make', 'test']]
     assert '](nbs/images/gain_and_price.png)' in text and 'GRPO' in text
+
+
+def test_a_section_that_the_landing_page_speaks_of_is_linked(made):
+    text = made['index.md']
+    assert '[the section on code](nbs/index.ipynb)' in text
+    assert 'the section on' not in re.sub(r'\[[^]]*\]\([^)]*\)', '', text)
+
+
+def test_the_glossary_is_tables_one_click_from_course_and_start(made):
+    text = made['glossary.md']
+    assert '## Symbols' in text and '## Metrics' in text and '| reward |' in text
+    assert r'KL(p \|\| q)' in text and '```' not in text
+    assert '](glossary.md)' in made['course.md']
+    entries = re.search(r'```\{toctree\}\n(.*?)```', made['index.md'], re.DOTALL)[1].split()
+    assert 'glossary' in entries[1 : 1 + 7]  # what the menu shows before it says "More"
+    link = '[the glossary](../nbs/course/10_glossary.ipynb#metrics)'
+    moved = notebooks.rewritten(link, 'tutorials/07_debugging.ipynb')
+    assert moved == '[the glossary](../glossary.md#metrics)'
+
+
+def test_a_claim_in_our_words_is_not_given_to_the_paper():
+    one = dict(
+        name='a', statement='S.', paper='P', verdict='waits', parts=[], measured='', differs=''
+    )
+    ours, theirs = tables.claim_text(
+        [{**one, 'words': w} for w in ('in our words', '"so" (p. 1)')]
+    ).split('## a')[1:]
+    assert "The paper's words" not in ours and 'in our words' in ours
+    assert 'The paper\'s words: "so" (p. 1).' in theirs
 
 
 def test_no_page_shows_directives_or_hidden_cells():
@@ -239,6 +275,8 @@ PLACES = (
     'api/advantages.html',
     'nbs/advantages/01_group_relative.html',
 )
+WIDE_BOX = "document.querySelector('.atlas table').offsetWidth"
+ROOM = "document.querySelector('.atlas').clientWidth"
 LOADED = """performance.getEntriesByType('resource').map(e => e.name)
     .filter(name => !name.startsWith('file:') && !name.startsWith('data:'))"""
 
@@ -292,6 +330,15 @@ class TestInABrowser:
         visit('search.html?q=GRPO')
         found = "[...document.querySelectorAll('#search-results li a')].map(a => a.innerText)"
         tab.wait(f"{found}.some(text => text.startsWith('GRPO'))")
+        assert tab.js(f'{found}[0]').startswith('GRPO')
+        assert 'nbs/advantages' in tab.js("document.querySelector('#search-results li a').href")
+
+    def test_the_atlas_shows_its_last_column(self, reader):
+        visit, tab = reader
+        for width in (1280, 1300):
+            visit('atlas.html', width)
+            tab.wait("!!document.querySelector('.controls select')")
+            assert tab.js(f'{WIDE_BOX} - {ROOM}') <= 0, width
 
     def test_the_atlas_is_filtered_by_words_and_by_status(self, reader):
         visit, tab = reader

@@ -8,8 +8,10 @@ from nbclient import NotebookClient
 import rl4llm.advantages
 from rl4llm import Policy, task
 from rl4llm.core.rollouts import group_mean
-from rl4llm.course.debugging_lesson import EXHIBITS, DebugBatch, Parts, note, reveal, reveal_masks
+from rl4llm.course.debugging_lesson import EXHIBITS, DebugBatch, Parts, masks_picture
+from rl4llm.course.debugging_lesson import note, reveal, reveal_masks
 from rl4llm.course.exercises import EXERCISES, check_answer, load_exercises, review_answer
+from rl4llm.course.reproduction_lesson import margin_panel, upward_parts
 
 TOP = Path(__file__).resolve().parents[1]
 LESSONS = sorted((TOP / 'tutorials').glob('[0-9][0-9]_*.ipynb'))
@@ -340,6 +342,28 @@ def plain_cov(z, a):
     return torch.cov(torch.stack([z.log_softmax(0), a]))[0, 1]
 
 
+def climb(p, goal, high):
+    return math.log(goal / p) / math.log1p(high)
+
+
+def first_n(is_enough):
+    return next(n for n in range(2, 4000) if is_enough(n))
+
+
+def lonely(r, k):
+    wrong = len(r) - int(r.sum())
+    return math.comb(wrong - 1, k - 1) / math.comb(len(r) - 1, k - 1)
+
+
+def from_(ids, start):
+    return torch.arange(ids.shape[1]) >= start
+
+
+def up_to(ids, is_end, start):
+    places = torch.arange(ids.shape[1])
+    return (places >= start) & (places <= is_end.int().argmax(1)[:, None])
+
+
 # what readers hand in, as they would write it: exercise, answer, words that name the mistake
 SLIPS = [
     ('1.4', 'mask forgotten', lambda z, y, m: picked(z, y).sum(1), 'padding'),
@@ -494,12 +518,7 @@ SLIPS = [
     ('3.2', 'detached', lambda new, old, a, m: -a * (new - old).exp().detach() * m, 'no gradient'),
     ('3.3', 'product', lambda new, old, m: ((new - old) * m).sum(1).exp(), 'product'),
     ('3.3', 'padding', lambda new, old, m: (new - old).mean(1).exp(), 'padding'),
-    (
-        '3.3',
-        'width',
-        lambda new, old, m: ((new - old) * m).mean(1).exp(),
-        'divided by the width',
-    ),
+    ('3.3', 'width', lambda new, old, m: ((new - old) * m).mean(1).exp(), 'divided by the width'),
     (
         '3.4',
         'clip alone',
@@ -714,6 +733,42 @@ SLIPS = [
         'certainly below 0',
     ),
     ('8.8', 'sign alone', lambda low, high, p, m: (low + high).sign(), 'Luck'),
+    # what a reader of lessons 5 to 8 handed in: accepted once, or told too little
+    ('5.6', 'normal', lambda d, t: (d.mean(1).abs() > half_width(d, 1.96)).float().mean(), '1.96'),
+    ('5.8', 'one wrong less', lambda r, k: k * r * lonely(r, k), 'wrong sample off'),
+    ('6.6', 'floor and one', lambda p, goal, h: math.floor(climb(p, goal, h)) + 1, 'one more'),
+    ('6.8', 'other border', lambda c, H, g, d: c * (1 + d) if H >= g else c / (1 + d), '>='),
+    ('6.8', 'below', lambda c, H, goal, d: c * (1 + d) if H < goal else c / (1 + d), 'equal'),
+    ('7.3', 'exhibit C', EXHIBITS['C'].fault, 'exhibit C'),
+    ('7.3', 'first left out', lambda ids, p, end: Parts().mask(ids, p + 1, end), 'first token'),
+    ('7.3', 'last of prompt', lambda ids, p, end: Parts().mask(ids, p - 1, end), 'last token'),
+    ('7.3', 'argmax', lambda ids, p, end: up_to(ids, (ids == end) & from_(ids, p), p), 'argmax'),
+    ('7.3', 'argmax anywhere', lambda ids, p, end: up_to(ids, ids == end, p), 'looks at the'),
+    (
+        '7.3',
+        'argmax, prompt',
+        lambda ids, p, end: up_to(ids, (ids == end) & from_(ids, p), 0),
+        'and',
+    ),
+    ('7.4', 'agree', lambda m, d: (m == d).sum() / d.sum(), 'agree'),
+    ('7.9', 'exhibit H', EXHIBITS['H'].fault, 'exhibit H'),
+    ('7.9', 'row means', lambda v, m, w: ((v * m).sum(1) / m.sum(1)).sum() / len(w), 'row first'),
+    ('7.9', 'own row means', lambda v, m, w: ((v * m).sum(1) / m.sum(1)).mean(), 'row means'),
+    ('8.3', 'turned round', lambda r, x, y: torch.where(r < 0.5, x, -y), 'turned round'),
+    ('8.6', 'squared', lambda e, s, t: first_n(lambda n: t[n] * s**2 / n**0.5 <= e), 'squared'),
+    ('8.6', 'variance', lambda e, s, t: first_n(lambda n: t[n] * s**2 / n <= e), 'variance'),
+    (
+        '8.8',
+        'one end',
+        lambda low, high, p, m: torch.where(p < 0.05, torch.where(low > -m, 1, -1), 0),
+        'below the border',
+    ),
+    (
+        '8.8',
+        'by the middle',
+        lambda low, high, p, m: torch.where(p < 0.05, ((low + high) / 2 + m).sign(), 0.0),
+        'middle lies',
+    ),
 ]
 
 
@@ -834,6 +889,27 @@ def test_a_product_of_a_thousand_probabilities_is_refused():
     for answer in (of_product, lambda z, y, m: of_product(z.double(), y, m)):
         right, said = review_answer('1.4', answer)
         assert right is False and 'logarithm of the product' in said, said
+
+
+@pytest.mark.parametrize(
+    'name, answer',
+    [
+        ('6.6', lambda p, goal, high: math.ceil(math.log(goal / p, 1 + high))),
+        ('6.6', lambda p, goal, high: first_n(lambda n: p * (1 + high) ** (n - 2) >= goal) - 2),
+        ('6.6', lambda p, goal, high: math.ceil((math.log(goal) - math.log(p)) / math.log1p(high))),
+        (
+            '8.6',
+            lambda effect, scatter, t: first_n(lambda n: t[n] * (scatter**2 / n) ** 0.5 <= effect),
+        ),
+    ],
+)
+def test_a_right_answer_is_right_at_the_border_too(name, answer):
+    assert review_answer(name, answer)[0], review_answer(name, answer)[1]
+
+
+def test_a_wrong_mask_is_told_with_the_rows_it_is_wrong_on():
+    said = review_answer('7.3', lambda ids, p, end: (ids > 4) & from_(ids, p))[1]
+    assert 'ids = [[1., 5., ' in said and 'an array of shape' not in said, said
 
 
 def test_a_number_may_stand_in_brackets():
@@ -1142,6 +1218,7 @@ EXPLAINED = (
     'validation problems',
     'mini-batch(es)?',
     'step size',
+    'primary parts',
 )  # bold where they are explained
 
 
@@ -1200,6 +1277,13 @@ def test_the_kind_of_a_mask_is_guessed_one_by_one(capsys):
     assert 'Yes' in c and 'No, not early' in d and 'write a guess first' in e
 
 
+def test_a_guess_that_is_no_dictionary_is_answered(capsys):
+    for given in ('prompt', None, ['prompt', 'early'], 3):
+        reveal_masks(given)
+        said = capsys.readouterr().out
+        assert 'write a guess for each letter' in said and 'def ' not in said
+
+
 @pytest.mark.parametrize('form', [list, np.asarray, torch.Tensor.float, lambda rows: rows.tolist()])
 def test_a_part_may_return_rows_in_any_form(form):
     policy = Policy.load('tiny', device='cpu')
@@ -1209,6 +1293,103 @@ def test_a_part_may_return_rows_in_any_form(form):
         DebugBatch(p, policy, task('countdown'), prompts=2, group=2, seed=0) for p in (parts, right)
     )
     assert torch.equal(batch.rewards, same.rewards) and torch.equal(batch.mask, same.mask)
+
+
+SECTION = re.compile(r'^## (\d+)\. ', re.MULTILINE)
+
+
+@every_lesson
+def test_sections_are_numbered_without_a_gap_and_those_named_are_there(path):
+    prose = '\n'.join(cells(path, 'markdown'))
+    numbers = [int(number) for number in SECTION.findall(prose)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    named = {int(n) for n in re.findall(r'[Ss]ections? (\d+)(?! of lesson)', prose)}
+    assert named <= set(numbers), named
+
+
+@pytest.mark.parametrize('path', LESSONS[4:], ids=lambda p: p.stem[:2])
+def test_nearly_every_cell_shows_something(path):
+    code = [c for c in nbformat.read(path, 4).cells if c.cell_type == 'code']
+    shown = [bool(c.outputs) for c in code if '#| hide' not in c.source]
+    assert sum(shown) > 0.95 * len(shown)
+    assert max(len(c.source.splitlines()) for c in code if '#| hide' not in c.source) <= 20
+
+
+@every_lesson
+def test_a_lesson_links_the_glossary(path):
+    assert '../nbs/course/10_glossary.ipynb' in '\n'.join(cells(path, 'markdown'))
+
+
+def cell_with(path, words):
+    return next(source for source in cells(path, 'code') if words in source)
+
+
+def test_a_mistyped_knob_is_answered_with_the_four():
+    path = LESSONS[5]
+    space = imported(path)
+    exec(cell_with(path, 'def turned('), space)
+    for knob in ('entropy', 'KL', 3):
+        with pytest.raises(ValueError, match="'bonus', 'kl', 'share' or 'lr'"):
+            space['turned'](knob, 0.1)
+    with pytest.raises(ValueError, match='wanted a number'):
+        space['turned']('kl', ...)
+    assert space['turned']('lr', 1e-4) == {'lr': 1e-4}
+
+
+def test_the_power_of_studies_asks_for_no_million_of_them():
+    "A reader's function may be a loop, which takes about 25 millionths of a second a study."
+    path = LESSONS[4]
+    space = imported(path)
+    count = []
+
+    def power(differences, t):
+        count.append(len(differences))
+        return EXERCISES['5.6'].solution(differences, t)
+
+    space |= dict(S={'copies': 10}, here=mock.Mock(seed=0), scatter=0.02, power=power)
+    space['yours_or_reference'] = lambda name, answer: answer
+    exec(cell_with(path, "yours_or_reference('5.6'"), space)
+    exec(cell_with(path, 'precise ='), space)
+    assert space['enough'] in (10, 11) and sum(count) < 250_000
+
+
+def test_the_word_turns_twice_as_the_margin_moves():
+    "Contradicted, inconclusive, holds: in the panel of lesson 8, and in its still frames."
+    panel = margin_panel()
+    word = re.compile(r'predicted <b>not lower</b>: <b>([a-z ]+)</b>')
+
+    def words(margins):
+        return [word.search(panel.at(margin=margin))[1] for margin in margins]
+
+    moved = words(panel.controls['margin'].options)
+    order = ['contradicted', 'inconclusive', 'holds']
+    assert sorted(moved, key=order.index) == moved and set(moved) == set(order)
+    assert words(frame['margin'] for frame in panel.frames) == order
+    assert 'among all questions of the ledger' in panel.at()
+
+
+def test_margins_have_no_minus_before_a_zero():
+    assert not np.signbit(upward_parts()['margin'].to_numpy()).any()
+
+
+def test_the_mask_picture_fits_a_page():
+    "Twenty tokens, at the 90 points an inch of `compact`, in less than 840 points."
+    figure = masks_picture(list('3:5;') * 5, {'C': [True] * 20})
+    assert figure.get_figwidth() * 90 < 840
+    assert min(text.get_fontsize() for text in figure.axes[0].texts if text.get_text() == ';') > 11
+    assert '<pad>' not in cell_with(LESSONS[6], 'masks_picture(') and 'pad_token_id' in cell_with(
+        LESSONS[6], 'masks_picture('
+    )
+
+
+def test_no_output_of_a_lesson_is_a_wall():
+    for path in LESSONS[4:]:
+        for cell in nbformat.read(path, 4).cells:
+            for output in cell.get('outputs', []):
+                lines = output.get('text', '').splitlines()
+                assert max(map(len, lines), default=0) <= 120, (path.name, cell.source[:60])
+                rows = output.get('data', {}).get('text/html', '').count('<tr')
+                assert rows <= 26, (path.name, cell.source[:60])
 
 
 @every_lesson

@@ -39,10 +39,11 @@ html_title = 'rl4llm'
 html_static_path = [str(HERE/'static')]
 html_css_files = ['site.css']
 html_js_files = [('site.js', {'defer': 'defer'})]
+html_search_scorer = str(HERE/'static/scorer.js')
 html_copy_source = False
 html_show_sphinx = False
-ALONE = ('index', 'atlas', 'recipes', 'claims', 'benchmarks', 'examples', 'CONTRIBUTING',
-         'CHANGELOG', 'search', 'genindex')
+ALONE = ('index', 'glossary', 'atlas', 'recipes', 'claims', 'benchmarks', 'examples',
+         'CONTRIBUTING', 'CHANGELOG', 'search', 'genindex')
 html_sidebars = dict.fromkeys(ALONE, [])
 html_theme_options = {
     'logo': {'text': 'rl4llm'},

@@ -108,6 +108,7 @@ def all_pages():
 
 # -- links
 
+GLOSSARY = 'nbs/course/10_glossary.ipynb'      # links to it lead to the page made of its tables
 FOLDERS = {'nbs': 'library.md', 'tutorials': 'course.md', 'rl4llm': 'api/index.md',
            'tests': 'CONTRIBUTING.md', 'examples': 'examples.md', '.': 'index.md'}
 
@@ -116,6 +117,7 @@ def place_of(path):
     "Where a path of the project is on the site; raises FileNotFoundError for one that is not."
     if not (TOP/path).exists(): raise FileNotFoundError(f'{path} is linked but is not there.')
     if path == 'README.md': return 'nbs/index.ipynb'
+    if path == GLOSSARY: return 'glossary.md'
     if not (TOP/path).is_dir(): return path
     if path in FOLDERS: return FOLDERS[path]
     if path.startswith('nbs/'): return f'{path}/index.md'

@@ -46,10 +46,23 @@ def course(lessons):
     intro = nb.rewritten('Lessons with exercises that check themselves, to be read in order. '
                          '`make lab` opens the first one in JupyterLab, where the exercises are '
                          'solved; here they are shown with their outputs.', 'index.md')
+    words = 'Every symbol and every metric has its line in the [glossary](glossary.md).'
     items = [f'{i}. [{page.title}]({page.path}). {page.summary}'
              for i, page in enumerate(lessons, 1)]
-    parts = ['# Course', intro, '\n'.join(items), grid(map(card, lessons), '1 1 2 2'),
+    parts = ['# Course', f'{intro} {words}', '\n'.join(items), grid(map(card, lessons), '1 1 2 2'),
              toctree([page.doc for page in lessons])]
+    return '\n\n'.join(parts)
+
+
+def glossary_page(glossary):
+    "Symbols and metrics as tables, without the code that reads them from their file."
+    intro = ('Papers, lessons and code call one thing by three names. Here is each with its name '
+             f'in the code. Where the lists come from: [the notebook]({nb.GLOSSARY}).')
+    parts = ['# Glossary', intro]
+    for name in ('symbols', 'metrics'):
+        columns, *rows = glossary[name]
+        told = [[escaped(text) for text in row] for row in rows]
+        parts += [f'## {heading(name)}', tables.table(columns, told, 'filterable')]
     return '\n\n'.join(parts)
 
 
@@ -169,13 +182,16 @@ def landing(known):
     at = next(i for i, block in enumerate(blocks) if block.startswith('!['))
     commands = re.search(r'```\n(.*?)```', '\n'.join(cells), re.DOTALL)[1].splitlines()
     alt, picture = re.match(r'!\[(.*)\]\((.*)\)', blocks[at]).groups()
+    caption = nb.rewritten(blocks[at + 1], 'nbs/index.ipynb', 'index.md')
+    caption = caption.replace('the section on code', '[the section on code](nbs/index.ipynb) of '
+                              'the overview')
     told = dict(tagline=blocks[1].strip('*'), lead=blocks[at - 1],
                 alt=alt, picture=f'nbs/{picture}',
-                caption=nb.rewritten(blocks[at + 1], 'nbs/index.ipynb', 'index.md'),
+                caption=caption,
                 commands='\n'.join(commands[:2]), **known)
     text = jinja2.Template((HERE/'landing.md').read_text()).render(told)
-    entries = ['course', 'methods', 'recipes', 'claims', 'atlas', 'benchmarks', 'api/index',
-               'library', 'examples', 'CONTRIBUTING', 'CHANGELOG']
+    entries = ['course', 'glossary', 'methods', 'recipes', 'claims', 'atlas', 'api/index',
+               'benchmarks', 'library', 'examples', 'CONTRIBUTING', 'CHANGELOG']
     return text + '\n' + toctree(entries)
 
 
@@ -186,6 +202,7 @@ def made_pages(told):
     counts = dict(lessons=len(nb.lessons()), papers=len(papers), recipes=len(recipes),
                   claims=len(claims))
     pages = {'index.md': landing(counts | dict(grpo=grpo)), 'course.md': course(nb.lessons()),
+             'glossary.md': glossary_page(told['glossary']),
              'methods.md': methods(told['groups'], grpo), 'library.md': library(),
              'recipes.md': recipe_page(recipes), 'claims.md': claim_page(claims),
              'atlas.md': atlas_page(papers, recipes, claims), 'examples.md': example_page(),

@@ -67,6 +67,12 @@ def benchmark_dicts():
     return found
 
 
+def glossary_tables():
+    "The symbols and the metrics, as lists of texts."
+    from rl4llm.course.glossary import metric_table, symbol_table
+    return dict(symbols=_frame(symbol_table()), metrics=_frame(metric_table()))
+
+
 def group_rows(size=8):
     """What each method of a group gives right and wrong answers, by how many are right.
 
@@ -86,7 +92,7 @@ def group_rows(size=8):
 
 
 PARTS = dict(recipes=recipe_rows, claims=claim_dicts, papers=paper_dicts,
-             benchmarks=benchmark_dicts, groups=group_rows)
+             benchmarks=benchmark_dicts, groups=group_rows, glossary=glossary_tables)
 
 
 def _stamp():
@@ -167,7 +173,7 @@ def claim_text(claims):
     for claim in claims:
         out += [f"({anchor('claim', claim['name'])})=\n## {claim['name'].replace('_', ' ')}",
                 f"{escaped(claim['statement'])} ({escaped(claim['paper'])})",
-                f"The paper's words: {escaped(claim['words'])}.",
+                _whose_words(claim['words']),
                 f"Verdict: **{claim['verdict']}**"]
         if claim['parts']:
             columns = list(claim['parts'][0])
@@ -178,6 +184,12 @@ def claim_text(claims):
         differs = escaped(claim['differs']).replace(r'\*', '*')    # it stresses words with stars
         if differs: out.append(f'Differs from the paper: {differs}.')
     return '\n\n'.join(out)
+
+
+def _whose_words(words):
+    "A sentence on what a paper says itself, or that the claim was put into words here."
+    if words.startswith('"'): return f"The paper's words: {escaped(words)}."
+    return f'The sentence is {escaped(words)}, and not a quotation.'
 
 
 ORDER = ('built', 'partly built', 'not built yet', 'no code')

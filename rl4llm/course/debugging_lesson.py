@@ -354,6 +354,9 @@ def reveal_masks(which: dict) -> None:
 
     which: letter -> prompt, semicolon or early; only those that are guessed are opened.
     """
+    if not isinstance(which, dict):
+        print(f"{which!r} names no exhibit; write a guess for each letter: {{'C': ..., 'D': ...}}.")
+        return
     kinds = {letter: found.kind for letter, found in EXHIBITS.items() if found.kind}
     for letter, kind in kinds.items():
         word = _read_guess(letter, which.get(letter), kinds.values())
@@ -518,8 +521,9 @@ def _what_was_gained(before, after, right, mask):
     return _gained(before, after, right, mask)
 
 # %% ../../nbs/course/11_debugging_lesson.ipynb #c453a30d
-_ROWS = [(torch.tensor([[1, 5, 7, 8, 2, 0], [1, 5, 7, 2, 9, 0], [1, 5, 7, 8, 9, 7]]), 2, 2),
-         (torch.tensor([[1, 9, 4, 9, 9, 0, 0], [1, 9, 4, 6, 7, 9, 0]]), 3, 9)]
+_ROWS = [(torch.tensor([[1, 5, 7, 8, 2, 0], [1, 5, 7, 2, 9, 0]]), 2, 2),
+         (torch.tensor([[1, 5, 7, 8, 9, 7], [1, 5, 2, 8, 2, 3]]), 2, 2),
+         (torch.tensor([[1, 9, 4, 9, 9, 0], [1, 9, 4, 6, 7, 9]]), 3, 9)]
 
 def _whole_response(ids, prompt_length, end):
     return (torch.arange(ids.shape[1]) >= prompt_length).expand(ids.shape)
@@ -562,6 +566,26 @@ def _leaking(ids, prompt_length, end):
 def _the_filling(ids, prompt_length, end):
     return ~response_mask(ids, prompt_length, end)
 
+def _first_token_left_out(ids, prompt_length, end):
+    return response_mask(ids, prompt_length + 1, end)
+
+def _last_of_prompt(ids, prompt_length, end):
+    return response_mask(ids, prompt_length - 1, end)
+
+def _by_argmax(ids, prompt_length, end):
+    is_end = (ids == end) & _whole_response(ids, prompt_length, end)
+    return _up_to(is_end, ids) & _whole_response(ids, prompt_length, end)
+
+def _up_to(is_end, ids):
+    "All places up to the one that argmax gives: the first of a row without an end."
+    return torch.arange(ids.shape[1]) <= is_end.int().argmax(1)[:, None]
+
+def _argmax_and_prompt(ids, prompt_length, end):
+    return _up_to((ids == end) & _whole_response(ids, prompt_length, end), ids)
+
+def _argmax_anywhere(ids, prompt_length, end):
+    return _up_to(ids == end, ids) & _whole_response(ids, prompt_length, end)
+
 _mask_hints = {
     _whole_response: 'The filling behind the end counts with yours. Stop after the first end '
                      'token of the response.',
@@ -587,6 +611,19 @@ _mask_hints |= {
     _one_late: 'The mask sits one token too late: the first token of the response counts.',
     _leaking: 'The prompt counts with yours. Nobody drew it.',
     _the_filling: 'The mask is turned round: True is for the tokens that count.',
+}
+_mask_hints |= {
+    _with_prompt: 'That is the code of exhibit C. Its tokens of the prompt count, and an end among '
+                  'them would end the response before it begins.',
+    _first_token_left_out: 'The first token of the response is missing with yours: it stands at '
+                           'the place prompt_length, as places are counted from 0.',
+    _last_of_prompt: 'The last token of the prompt counts with yours. The response begins at the '
+                     'place prompt_length, as places are counted from 0.',
+    _by_argmax: 'In a row without an end argmax gives 0, so nothing of it counts with yours. '
+                'Such a response counts to its last token.',
+    _argmax_and_prompt: 'The prompt counts with yours, and in a row without an end argmax gives 0.',
+    _argmax_anywhere: 'Your argmax looks at the prompt too, and in a row without an end it gives '
+                      '0: whole responses are lost.',
 }
 
 # %% ../../nbs/course/11_debugging_lesson.ipynb #766852ef
@@ -624,6 +661,8 @@ def _agreeing(mask, drawn): return (mask & drawn).sum() / drawn.sum()
 
 def _number_of_strangers(mask, drawn): return (mask != drawn).sum()
 
+def _same_places(mask, drawn): return (mask == drawn).sum() / drawn.sum()
+
 _strange_hints = {
     _by_count: 'Counts can agree where places do not: one token too many and one too few cancel. '
                'Compare place by place.',
@@ -637,6 +676,8 @@ _strange_hints = {
     _of_counted: 'You divided by the tokens that count. It is the drawn ones that are known to be '
                  'right: divide by them.',
     _agreeing: 'That is where both agree. Asked is where they do not.',
+    _same_places: 'You counted the places at which the masks agree, the filling too. Asked is '
+                  'where they differ.',
     _number_of_strangers: 'That is how many there are. Divide by the number of drawn tokens.',
 }
 
@@ -861,7 +902,7 @@ def _piece_case(values, lengths, *others):
     whole = width < torch.tensor([*lengths, *others])[:, None]
     return torch.tensor(values), mask, whole
 
-_PIECES = [_piece_case([[.5, .2, -.3], [-.1, .4, .6]], [3, 1], 2, 3),
+_PIECES = [_piece_case([[.5, .2, -.3], [-.2, .4, .6]], [3, 1], 2, 3),
            _piece_case([[1., -.5, .25, .1]], [2], 4, 4)]
 
 def _own_mean(values, mask, whole):
@@ -887,6 +928,12 @@ def _piece_twice(values, mask, whole):
 def _by_share_twice(values, mask, whole):
     return (values * mask).sum() / whole.sum() * mask.sum() / whole.sum()
 
+def _own_row_means(values, mask, whole):
+    return ((values * mask).sum(1) / mask.sum(1)).mean()
+
+def _row_means(values, mask, whole):
+    return _own_row_means(values, mask, whole) * len(mask) / len(whole)
+
 _piece_hints = {
     _own_mean: 'That is the mean of the piece. Added up over the pieces it is as many times too '
                'large as there are pieces.',
@@ -898,6 +945,12 @@ _piece_hints = {
                        'batch.',
     _by_places: 'You divided by all places of the whole batch, filling included.',
     _piece_twice: 'You took the mean of the piece and divided it by the rows of the batch.',
+    _divided_twice: 'That is the code of exhibit H: after the division by the tokens it divides by '
+                    'the rows once more.',
+    _row_means: 'You averaged each row first. The mean is one over all tokens: divide by those '
+                'that count in the whole batch.',
+    _own_row_means: 'That is the mean of the row means of the piece. The mean is one over all '
+                    'tokens, those of the other pieces too.',
     _by_share_twice: 'The share of the piece is in there twice.',
 }
 
@@ -990,15 +1043,16 @@ def plot_range(healthy: list, column: str):
 def masks_picture(words, masks: dict):
     """One row of tokens under several masks, as a Figure; the tokens that count are lit.
 
-    words: the tokens as text. masks: name -> a truth value for each.
+    words: the tokens as text; short ones, such as a semicolon, are set in large type.
+    masks: name -> a truth value for each.
     """
-    page = Diagram(1.3 + 0.5 * len(words), 0.2 + 0.5 * len(masks))
+    page = Diagram(0.9 + 0.4 * len(words), 0.2 + 0.5 * len(masks))
     for row, (name, counted) in enumerate(masks.items()):
         y = 0.5 * (len(masks) - row) - 0.15
-        page.words(0.1, y, name, align='left')
+        page.words(0.05, y, name, align='left')
         for n, (word, counts) in enumerate(zip(words, counted)):
-            page.box('', 1.5 + 0.5 * n, y, width=0.46, height=0.36, lit=bool(counts))
-            page.words(1.5 + 0.5 * n, y, word, size=7)
+            page.box('', 1.05 + 0.4 * n, y, width=0.37, height=0.4, lit=bool(counts))
+            page.words(1.05 + 0.4 * n, y, word, size=13 if len(word) < 3 else 6.5)
     return page.figure
 
 # %% ../../nbs/course/11_debugging_lesson.ipynb #58cfa103

@@ -369,11 +369,13 @@ _fork_hints = {
 def _forks(entropy, mask, share): return top_share(entropy, mask, share).float()
 
 # %% ../../nbs/course/08_entropy_lesson.ipynb #ad99cf32
-_CLIMBS = [(.01, .5, .2), (.01, .5, .28), (.001, .9, .28), (.3, .9, .2)]
+_CLIMBS = [(.01, .5, .2), (.01, .5, .28), (.001, .9, .28), (.3, .9, .2), (.5, .875, .75)]
 
 def _climb(p, goal, high): return math.log(goal / p) / math.log1p(high)
 
 def _rounded_down(p, goal, high): return math.floor(_climb(p, goal, high))
+
+def _down_and_one(p, goal, high): return _rounded_down(p, goal, high) + 1
 
 def _not_rounded(p, goal, high): return _climb(p, goal, high)
 
@@ -394,6 +396,9 @@ def _one_division(p, goal, high): return math.ceil(goal / p / (1 + high))
 _climb_hints = {
     _rounded_down:
         'You rounded down: after that many batches the token is not there yet.',
+    _down_and_one:
+        'Where the last batch ends at goal exactly, yours takes one more. Round up: a whole '
+        'number stays as it is.',
     _not_rounded:
         'Batches are whole numbers: round up.',
     _rounded_off:
@@ -480,13 +485,20 @@ def _token_bonus(entropy, mask, coef):
     return entropy_bonus(entropy.detach(), mask, entropy=entropy, coef=coef)
 
 # %% ../../nbs/course/08_entropy_lesson.ipynb #c91fdeec
-_MOVES = [(.4, .2, .3, .1), (.4, .35, .3, .25), (2., .9, .3, .5), (2., .1, .5, .5)]
+_MOVES = [(.4, .2, .3, .1), (.4, .35, .3, .25), (2., .9, .3, .5), (2., .1, .5, .5),
+          (.3, .5, .5, .2)]
 
 def _steered(coef, entropy, target, delta):
     "The coefficient for the next step: up by a factor below the target, else down by it."
     return coef * (1 + delta) if entropy <= target else coef / (1 + delta)
 
-def _wrong_way(c, H, target, delta): return _steered(c, target, H, delta)
+def _wrong_way(c, H, target, delta):
+    return c / (1 + delta) if H <= target else c * (1 + delta)
+
+def _other_border(c, H, target, delta): return _steered(c, target, H, delta)
+
+def _only_below(c, H, target, delta):
+    return c * (1 + delta) if H < target else c / (1 + delta)
 
 def _always_up(c, H, target, delta): return c * (1 + delta)
 
@@ -511,6 +523,11 @@ _move_hints = {
     _wrong_way:
         'That is the wrong way round: it feeds a policy that is uncertain enough. Raise the '
         'coefficient where the entropy is below the target.',
+    _other_border:
+        'That is the wrong way round, with >= in the place of <=. Raise the coefficient where the '
+        'entropy is at most the target.',
+    _only_below:
+        'Where the entropy is equal to the target, yours goes down. "At most" includes equal.',
     _always_up:
         'Yours always goes up, so target has no effect.',
     _always_down:

@@ -203,7 +203,7 @@ def _punish(logits, token: int, step: float):
     return (logits - step * _gradient_of_log(logits, token)).softmax(0)
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #eaca9b36
-_SIGNED = [(torch.tensor([1., 0., 0., 1.]), .1, 1.5), (torch.tensor([0., 1., 0.]), 2., .5),
+_SIGNED = [(torch.tensor([1., 0., 0., 1., 1.]), .1, 1.5), (torch.tensor([0., 1., 0.]), 2., .5),
            (torch.tensor([1., 1., 0., 0., 0.]), .3, .7)]
 
 def _both_up(rewards, right, wrong):
@@ -211,6 +211,9 @@ def _both_up(rewards, right, wrong):
 
 def _both_turned(rewards, right, wrong):
     return -_signed(rewards, right, wrong)
+
+def _condition_turned(rewards, right, wrong):
+    return torch.where(rewards < .5, right, -wrong)
 
 def _exchanged(rewards, right, wrong): return _signed(rewards, wrong, right)
 
@@ -239,6 +242,8 @@ _signed_hints = {
         'Your wrong rows get a weight above 0, so they would be reinforced. Their sign is minus.',
     _both_turned:
         'The sign is turned: this trains the model to be wrong.',
+    _condition_turned:
+        'The condition is turned round: your wrong rows get the weight `right`.',
     _exchanged:
         'The two weights are exchanged: `right` is for the right rows.',
     _right_at_one:
@@ -508,6 +513,12 @@ def _one_late(effect, scatter, t): return _seeds_for(effect, scatter, t) + 1
 def _the_width(effect, scatter, t):
     return _widths(scatter, t)[_seeds_for(effect, scatter, t)]
 
+def _scatter_squared(effect, scatter, t): return _seeds_for(effect, scatter ** 2, t)
+
+def _of_variance(effect, scatter, t):
+    n = torch.arange(len(t)).clamp(min=1)
+    return _first_below(_widths(scatter ** 2, t) / n ** .5, effect)
+
 def _never_divided(effect, scatter, t):
     return _first_below(t * scatter, effect)
 
@@ -541,6 +552,10 @@ _seeds_hints |= {
         'One too many: one seed less will do. The half-width may be as large as the effect.',
     _the_width:
         'That is a half-width. The number of seeds is wanted.',
+    _scatter_squared:
+        'You squared the scatter. It is a standard deviation, and goes in as it is.',
+    _of_variance:
+        'You took the variance, scatter² / n. Half of the interval is t[n] times its root.',
     _never_divided:
         'The number of seeds has to come in twice: in t[n], and under the root.',
 }
@@ -644,7 +659,9 @@ _PARTS = [_judged([(.1, .3, .01, .0), (-.3, -.1, .01, .0), (-.1, .5, .2, .0),
           _judged([(.01, .05, .2, .0), (-.045, -.015, .02, .05), (-.31, -.29, .2, .0),
                    (-.07, -.01, .6, .05), (-.08, .05, .4, .05), (.02, .08, .01, .05)]),
           _judged([(-.09, -.07, .01, .1), (-.3, -.12, .052, .1), (-.15, -.11, .01, .1),
-                   (-.037, -.012, .038, .01), (-.04, .04, .2, .05), (-.04, -.02, .01, .0)])]
+                   (-.037, -.012, .038, .01), (-.04, .04, .2, .05), (-.04, -.02, .01, .0)]),
+          _judged([(-.2, -.01, .02, .05), (-.07, -.01, .03, .05), (-.02, .3, .04, .0),
+                   (-.3, .02, .04, .0), (.1, .2, .02, .05)])]
 
 def _combine(holds, fails): return holds.double() - fails.double()
 
@@ -661,6 +678,15 @@ def _middle(low, high): return (low + high) / 2
 def _no_third_word(*part): return 2 * _held(*part).double() - 1
 
 def _never_fails(*part): return _held(*part).double()
+
+def _one_end_alone(low, high, p, margin):
+    return torch.where(p < .05, torch.where(low > -margin, 1., -1.), 0.)
+
+def _by_middle(low, high, p, margin):
+    return torch.where(p < .05, (_middle(low, high) + margin).sign(), 0.)
+
+def _below_zero_or_not(low, high, p, margin):
+    return torch.where(p < .05, torch.where(high < 0, -1., 1.), 0.)
 
 def _wrong_way(*part): return -_judge(*part)
 
@@ -742,6 +768,15 @@ _judge_hints |= {
     _not_held_is_failure:
         'An interval that reaches beyond the margin contradicts nothing yet: that takes p below '
         '0.05, and the whole of it has to lie there.',
+    _one_end_alone:
+        'You say -1 wherever a sure part does not hold. The border may lie inside the interval, '
+        'and then both are open: -1 takes the whole of it below the border.',
+    _by_middle:
+        'You asked on which side of the border the middle lies. Where the border lies inside the '
+        'interval both are open, whatever p is: the whole interval is asked for.',
+    _below_zero_or_not:
+        'With yours a sure part fails where it is certainly below 0, and holds everywhere else. '
+        'The border is minus the margin, and the whole interval has to lie on one side of it.',
     _sure_first:
         'A part with a margin holds if its interval stays inside, even where it is certainly '
         'below 0: that is what a margin is for. Ask for the margin first.',
@@ -1124,7 +1159,7 @@ def upward_parts() -> pd.DataFrame:
     low = np.where(sign > 0, rows['low'], -rows['high'])
     high = np.where(sign > 0, rows['high'], -rows['low'])
     found = rows.assign(difference=sign * rows['difference'], low=low, high=high)
-    found = found.assign(p=rows['p_holm'], margin=-sign * rows['border'])
+    found = found.assign(p=rows['p_holm'], margin=0. - sign * rows['border'])
     return found.set_index('claim')[['difference', 'low', 'high', 'p', 'margin', 'verdict']]
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #63758748
@@ -1137,12 +1172,18 @@ def _margin_html(part: str, predicted: str, margin: float) -> str:
     claim = claim_named(claim)
     asked = replace(claim.parts[int(number) - 1], predicted=predicted, margin=margin)
     measured = measured_part(asked, load_study(claim.study))
+    alone, among_all = _two_words(claim, asked, measured)
+    said = f"{asked.arm} - {asked.minus}, {asked.metric}: {measured['difference']:+.3f}"
+    line = f"{html.escape(said)} [{measured['low']:+.3f}, {measured['high']:+.3f}]"
+    return (f'{line}{_interval_bar(measured, asked)}<div>predicted <b>{predicted}</b>: '
+            f'<b>{alone}</b></div><div>among all questions of the ledger: {among_all}</div>')
+
+
+def _two_words(claim, asked, measured: dict) -> tuple[str, str]:
+    "The word for one question asked alone, and the one after the ledger's correction."
+    alone = part_verdict(asked, measured | dict(p_holm=measured['p']))
     row = corrected(replace(claim, parts=(asked,)), [measured])[0]
-    word = part_verdict(asked, row)
-    said = f"{asked.arm} - {asked.minus}, {asked.metric}: {row['difference']:+.3f}"
-    line = f"{html.escape(said)} [{row['low']:+.3f}, {row['high']:+.3f}]"
-    return (f'{line}{_interval_bar(row, asked)}<div>predicted <b>{predicted}</b>: '
-            f'<b>{word}</b></div>')
+    return alone, part_verdict(asked, row)
 
 
 def _interval_bar(row: dict, part) -> str:
@@ -1168,8 +1209,8 @@ def margin_panel(part: str = 'nsr_keeps, part 1') -> Panel:
              for number in range(1, len(claim.parts) + 1)]
     controls = dict(part=choice('part', part, known),
                     predicted=choice('predicted', 'not lower', _PREDICTIONS),
-                    margin=ladder('margin', .05, (.0, .01, .02, .05, .1, .2, .3, .4)))
-    frames = [dict(margin=margin) for margin in (.02, .1, .4)]
+                    margin=ladder('margin', .05, (.0, .01, .02, .05, .1, .2, .3, .4, .5)))
+    frames = [dict(margin=margin) for margin in (.02, .2, .5)]
     return Panel(_margin_html, controls, title='The same interval, other questions', frames=frames)
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #4dc5f8ba

@@ -401,6 +401,9 @@ def dominance(verdicts) -> str:
     return 'is dominated' if lower == len(told) else 'lower in part'
 
 # %% ../../nbs/studies/05_frontiers.ipynb #11a257c1
+_LINES = ('-', '--', '-.', (0, (1, 1)))          # read in grey too
+
+
 def plot_frontiers(paths, k: int, *, ax=None, title: str = '', **how):
     """Paths (thin), frontiers with their bands (thick), and the base (black dot).
 
@@ -409,24 +412,29 @@ def plot_frontiers(paths, k: int, *, ax=None, title: str = '', **how):
     with style():
         ax = ax or plt.subplots(figsize=(5.2, 3.4), layout='constrained')[1]
         ends = {}
-        for method, found in by_method(paths).items():
+        for place, (method, found) in enumerate(by_method(paths).items()):
             colour = method_look(method)['color']
+            line = _LINES[place % len(_LINES)]
             for path in found:
                 ax.plot(path.first.mean((1, 2)), path.reach.mean((1, 2)), '.-', color=colour,
                         alpha=0.35, lw=0.8, ms=3)
-            ends[method] = _draw_frontier(ax, found, colour, **how)
+            ends[method] = _draw_frontier(ax, found, (colour, line), **how)
         ax.plot(paths[0].first[0].mean(), paths[0].reach[0].mean(), 'o', color='black', ms=5)
         ax.set(xlabel='pass@1', ylabel=f'pass@{k}', title=title)
         return label_lines(ax, ends)
 
 
-def _draw_frontier(ax, paths, colour, **how) -> tuple:
-    "Draw one method's frontier with its band; the end of its line."
+def _draw_frontier(ax, paths, look, **how) -> tuple:
+    """Draw one method's frontier with its band; the end of its line.
+
+    look: colour and line style.
+    """
+    colour, line = look
     gains = np.linspace(0, 0.97 * furthest(paths), 13)[1:]
     band = frontier_interval(paths, gains, **how)
     base = paths[0].reach[0].mean()
     x = paths[0].first[0].mean() + gains
-    ax.plot(x, base + band.mean, color=colour, lw=2)
+    ax.plot(x, base + band.mean, color=colour, lw=2, ls=line)
     ax.fill_between(x, base + band.low, base + band.high, color=colour, alpha=0.15, lw=0)
     known = np.flatnonzero(np.isfinite(band.mean))
     last = known[-1] if len(known) else 0
