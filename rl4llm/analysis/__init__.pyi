@@ -149,6 +149,7 @@ from .plots import METHOD_LOOKS as METHOD_LOOKS
 from .plots import OKABE_ITO as OKABE_ITO
 from .plots import UNITS as UNITS
 from .plots import figure_html as figure_html
+from .plots import figure_in_words as figure_in_words
 from .plots import label_lines as label_lines
 from .plots import method_look as method_look
 from .plots import plot_by_position as plot_by_position

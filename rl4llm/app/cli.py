@@ -290,13 +290,32 @@ def _claims_show(name: _ClaimName):
     from rl4llm.atlas.claims import (claim_named, claim_rows, claim_verdict, paper_of, then,
                                      why_earlier_loop, why_waiting, words_of)
     claim = claim_named(name)
-    typer.echo(f'{claim.statement}\npaper: {paper_of(claim)}\nits words: {words_of(claim)}')
+    for said in (claim.statement, f'paper: {paper_of(claim)}', f'its words: {words_of(claim)}'):
+        typer.echo(_in_columns(said))
     typer.echo(f'verdict: {claim_verdict(claim)}')
     if why_waiting(claim): return typer.echo(why_waiting(claim))
     if why_earlier_loop(claim):
         typer.echo(then(claim))
-    typer.echo(claim_rows(claim).T.to_string(header=False))
-    typer.echo(f'differs from the paper: {claim.differs}\nrun again: rl4llm claims run {name}')
+    for number, row in enumerate(claim_rows(claim).to_dict('records'), 1):
+        typer.echo(f'\n{_part_text(number, row)}')
+    typer.echo(_in_columns(f'\ndiffers from the paper: {claim.differs}'))
+    typer.echo(f'run again: rl4llm claims run {name}')
+
+
+def _in_columns(text: str, indent: str = '') -> str:
+    "A text in lines of at most 88 columns; all but the first begin with `indent`."
+    from textwrap import fill
+    return fill(text, 88, subsequent_indent=indent, break_on_hyphens=False,
+                replace_whitespace=False)
+
+
+def _part_text(number: int, row: dict) -> str:
+    "A row of `claim_rows` as a block of lines: which part, its verdict, its numbers."
+    apart = ('difference', 'of', 'part of', 'part')
+    what, metric, asker, verdict = (row[name] for name in apart)
+    head = f'part {number} ({asker}): {metric}, {what}: {verdict}'
+    told = [f'{name}: {text}' for name, text in row.items() if name not in apart and text != '']
+    return f"{_in_columns(head, '  ')}\n{_in_columns('  ' + '; '.join(told), '  ')}"
 
 # %% ../../nbs/app/02_cli.ipynb #2501320d
 @claims.command('table')

@@ -354,6 +354,8 @@ def _half(d, t): return t * d.std(1) / d.shape[1] ** .5
 
 def _t_left_out(d, t): return _found(d, _half(d, 1.))
 
+def _normal_quantile(d, t): return _found(d, _half(d, 1.96))
+
 def _root_left_out(d, t): return _found(d, t * d.std(1))
 
 def _by_seeds(d, t): return _found(d, t * d.std(1) / d.shape[1])
@@ -381,6 +383,9 @@ _power_hints = {
     _t_left_out:
         'The quantile t has no effect on your result. An interval of one standard error holds '
         'the truth in two cases of three; t makes it 95 of a hundred.',
+    _normal_quantile:
+        'You took 1.96 whatever the number of seeds is. A scatter that is known from a few seeds '
+        'only asks for more: t, which comes as an argument.',
     _root_left_out:
         'You compared with the scatter of single seeds. The mean of n seeds scatters less, by '
         'the root of n.',
@@ -503,6 +508,9 @@ def _k_companions(r, k):
 
 def _with_oneself(r, k): return k * _companions_of(r, k - 1, len(r), int(r.sum()))
 
+def _one_wrong_less(r, k):
+    return k * _companions_of(r, k - 1, len(r) - 1, int(r.sum()))
+
 def _wrong_too(r, k):
     wrong = len(r) - int(r.sum())
     right_row = k * comb(wrong, k - 1) / comb(len(r) - 1, k - 1)
@@ -541,6 +549,9 @@ _set_hints = {
     _with_oneself:
         'You drew the companions from all n samples. A sample is not its own companion: n - 1 '
         'are left, and of a right sample one right one less.',
+    _one_wrong_less:
+        'You took a wrong sample off. The sample that decides is right, so all of the wrong ones '
+        'are among the others.',
     _wrong_too:
         'A wrong sample adds nothing to any set, so it gets 0 here. Only right ones can decide.',
 }
