@@ -697,6 +697,7 @@ MISSPELT = {
     'metric': ('entrpy', 'entropy'),
     'field': ('epcohs', 'epochs'),
     'knob': ('cof', 'coef'),
+    'reward': ('corect', 'correct'),
 }
 LOOKED_UP = {
     'core.registry.recipe': ('recipe', first),
@@ -736,6 +737,8 @@ LOOKED_UP = {
     'scaling.datasets.load_problems': ('dataset', first),
     'scaling.launching.data_from': ('data', first),
     'studies.study.load_study': ('study', first),
+    'rewards.stress_suite.needs_of': ('reward', first),
+    'rewards.stress_suite.stress_all': ('reward', first),
     'studies.frontiers.store_frontiers': ('study', first),
     'studies.frontiers.frontier_verdict': ('study', first),
     'studies.frontiers.not_there_yet': ('study', first),
