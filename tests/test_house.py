@@ -599,5 +599,5 @@ def test_the_index_says_of_every_notebook_of_core_whether_to_begin_with_it():
     linked = re.findall(r'\]\(nbs/(core/\w+\.ipynb)\)', section)
     there = [f'core/{nb.path.name}' for nb in NOTEBOOKS if nb.path.parent.name == 'core']
     assert sorted(linked) == there
-    first = ['core/03_rollouts.ipynb', 'core/05_registry.ipynb', 'core/14_pipeline.ipynb']
+    first = ['core/03_rollouts.ipynb', 'core/06_registry.ipynb', 'core/15_pipeline.ipynb']
     assert linked[:3] == first
