@@ -6220,6 +6220,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'rl4llm.studies.tryouts._both_ends': ( 'studies/tryouts.html#_both_ends',
                                                                                'rl4llm/studies/tryouts.py'),
                                         'rl4llm.studies.tryouts._chosen': ('studies/tryouts.html#_chosen', 'rl4llm/studies/tryouts.py'),
+                                        'rl4llm.studies.tryouts._known_start': ( 'studies/tryouts.html#_known_start',
+                                                                                 'rl4llm/studies/tryouts.py'),
                                         'rl4llm.studies.tryouts._placebo_cells': ( 'studies/tryouts.html#_placebo_cells',
                                                                                    'rl4llm/studies/tryouts.py'),
                                         'rl4llm.studies.tryouts._shares': ('studies/tryouts.html#_shares', 'rl4llm/studies/tryouts.py'),

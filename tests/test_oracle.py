@@ -161,7 +161,7 @@ def test_refusals_say_what_was_wrong(call, word):
 CLAIMS = sorted(
     n for n, s in stages('advantage').items() if s.unbiased and all(map(tree_has, s.needs))
 )
-ASKS_FOR_TEXTS = {'grpo_s'}  # compares texts with demonstrations: a tree has none
+ASKS_FOR_TEXTS = {'grpo_s', 'grpo_roc'}  # a tree has no texts; their notebooks ask the oracle
 OTHERS = sorted(
     n for n, s in stages('advantage').items() if s.unbiased is False and all(map(tree_has, s.needs))
 )

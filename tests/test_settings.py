@@ -356,6 +356,7 @@ def test_the_error_about_a_missing_package_names_its_extra(package, monkeypatch)
 
 GUARDED = {  # only in a kernel, or only in a worker that is started after asking
     'course/exercises.py': {'IPython'},
+    'course/pictures.py': {'IPython'},
     'widgets/panels.py': {'IPython'},
     'rewards/mathematics.py': {'math_verify'},
 }

@@ -909,7 +909,7 @@ def test_a_right_answer_is_right_at_the_border_too(name, answer):
 
 def test_a_wrong_mask_is_told_with_the_rows_it_is_wrong_on():
     said = review_answer('7.3', lambda ids, p, end: (ids > 4) & from_(ids, p))[1]
-    assert 'ids = [[1., 5., ' in said and 'an array of shape' not in said, said
+    assert 'ids = [1, 5, ' in said and 'an array of shape' not in said, said
 
 
 def test_a_number_may_stand_in_brackets():

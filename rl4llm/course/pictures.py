@@ -7,7 +7,7 @@ __all__ = ['loop_diagram', 'verdict_table', 'plot_forks', 'plot_change', 'plot_p
            'jackknife', 'with_error', 'plot_noise', 'plot_frontier', 'compact', 'tell_figures']
 
 # %% ../../nbs/course/03_pictures.ipynb #cde1c08d
-import base64, html, io
+import base64, html, io, sys
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
@@ -303,6 +303,7 @@ def tell_figures() -> bool:
 
     Call it when there is a Figure already: with the first one, Matplotlib sets its own forms.
     """
+    if 'IPython' not in sys.modules: return False
     from IPython import get_ipython
     shell = get_ipython()
     if shell is None: return False

@@ -100,12 +100,12 @@ def _with_number(text: str, number: re.Match, other: int) -> str:
 
 
 def _turned(said: str) -> list[str]:
-    "The words of an answer with one of them negated, or no more so."
+    "An answer with one of its last four words negated, or no more so."
     words = re.findall(r'!\s*\w+|\S+', said)
     other = [word.lstrip('! ') if word.startswith('!') else f'! {word}' for word in words]
     changed = []
-    for i, word in enumerate(other):
-        changed.append(' '.join([*words[:i], word, *words[i + 1:]]))
+    for i in range(max(0, len(words) - 4), len(words)):
+        changed.append(' '.join([*words[:i], other[i], *words[i + 1:]]))
     return changed
 
 # %% ../../nbs/rewards/10_stress_suite.ipynb #58404f00
