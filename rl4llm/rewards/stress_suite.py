@@ -87,7 +87,8 @@ def elsewhere(text: str, wrong: str) -> list[str]:
 # %% ../../nbs/rewards/10_stress_suite.ipynb #10ca3d88
 def near_misses(text: str) -> list[str]:
     "A right text with one number, one sign or one step changed; some may be right as well."
-    found = list(re.finditer(r'\d+', text))[-4:]
+    numbers = re.finditer(r'\d+', text)
+    found = [number for number in numbers if len(number[0]) < 19][-4:]
     off = [_with_number(text, number, int(number[0]) + 1) for number in found]
     said = answer_in(text)
     shorter = [with_answer(text, said.rpartition(sign)[0]) for sign in (';', ' ')]
