@@ -270,6 +270,14 @@ def stray_lambdas(cell):
             yield 'lambda', node, 'a lambda that is no argument: write a def'
 
 
+def nested_choices(cell):
+    for node in ast.walk(cell.tree):
+        if not isinstance(node, ast.IfExp):
+            continue
+        if any(isinstance(part, ast.IfExp) for part in (node.test, node.body, node.orelse)):
+            yield 'choice', node, 'a conditional inside a conditional: write ifs, or a function'
+
+
 def annotated(tree):
     "Ids of the nodes inside annotations."
     kinds = {
@@ -422,6 +430,7 @@ CELL_RULES = (
     lonely_expressions,
     busy_comprehensions,
     stray_lambdas,
+    nested_choices,
     long_tuples,
     packed_assignments,
     shared_lines,

@@ -77,6 +77,7 @@ SUM = ' + '.join(f'x{i}' for i in range(13))  # 25 expressions: 13 names, 12 sum
         ('out = {seen.add(x) for x in xs}', 'statement'),
         ('#| export\nREADERS = {"n": lambda body: None}', 'lambda'),
         ('#| export\ndef f(x):\n    "Doc."\n    return lambda y: x + y', 'lambda'),
+        ('a = b if c else d if e else f', 'choice'),
         ('a, b = f(x), g(y)', 'packing'),
         ('#| export\nrow = (a, b, c, d)', 'tuple'),
         ('#| export\ndef f(x):\n    "Doc."\n    return x, x, x, x + 1', 'tuple'),

@@ -97,15 +97,15 @@ def with_calculator(policy, items, samples: int = 1, *, seed: int, **how) -> lis
     most_steps = max(len(puzzle_of(item).numbers) for item in items)
     for _ in range(most_steps):
         starts = {}
-        for i, (item, text) in enumerate(zip(asked, texts)):
+        for place, (item, text) in enumerate(zip(asked, texts)):
             start = mended(item, text)
             if start is not None:
-                starts[i] = start
+                starts[place] = start
         if not starts: break
-        some = [asked[i] for i in starts]
+        some = [asked[place] for place in starts]
         new = finish_from(policy, some, list(starts.values()), seed=seed, **how)
-        for i, text in zip(starts, new):
-            texts[i] = text
+        for place, finished in zip(starts, new):
+            texts[place] = finished
     return texts
 
 # %% ../../nbs/analysis/13_dissection.ipynb #1cede6cf

@@ -312,8 +312,8 @@ def _in_columns(text: str, indent: str = '') -> str:
 def _part_text(number: int, row: dict) -> str:
     "A row of `claim_rows` as a block of lines: which part, its verdict, its numbers."
     apart = ('difference', 'of', 'part of', 'part')
-    what, metric, asker, verdict = (row[name] for name in apart)
-    head = f'part {number} ({asker}): {metric}, {what}: {verdict}'
+    what = f"{row['of']}, {row['difference']}"
+    head = f"part {number} ({row['part of']}): {what}: {row['part']}"
     told = [f'{name}: {text}' for name, text in row.items() if name not in apart and text != '']
     return f"{_in_columns(head, '  ')}\n{_in_columns('  ' + '; '.join(told), '  ')}"
 

@@ -520,13 +520,12 @@ def ledger() -> dict:
     return {claim: _rows(claim, _stamp(claim.study)) for claim in claims}
 
 # %% ../../nbs/atlas/00_claims.ipynb #4b128223
-def _family(claim, rows, ours: bool = False) -> list[float]:
-    "p-values of the ledger's parts, those of `claim` first; primary ones, or those of ours."
-    measured = {claim: rows}
-    measured |= {other: known for other, known in ledger().items() if other.name != claim.name}
+def _others(claim, ours: bool) -> list[float]:
+    "p-values of the parts of all other claims in the ledger: the primary ones, or ours."
     found = []
-    for each, known in measured.items():
-        found += [row['p'] for part, row in zip(each.parts, known) if part.ours == ours]
+    for other, rows in ledger().items():
+        if other.name == claim.name: continue
+        found += [row['p'] for part, row in zip(other.parts, rows) if part.ours == ours]
     return found
 
 
@@ -538,11 +537,11 @@ def corrected(claim, rows) -> list[dict]:
     claim = claim_named(claim)
     found = [dict(row) for row in rows]
     for ours in (False, True):
-        p = np.array(_family(claim, rows, ours), dtype=float)
+        own = [row for part, row in zip(claim.parts, found) if part.ours == ours]
+        p = np.array([row['p'] for row in own] + _others(claim, ours), dtype=float)
         known = np.isfinite(p)
         p[known] = holm(p[known])
-        own = [row for part, row in zip(claim.parts, found) if part.ours == ours]
-        for row, value in zip(own, p):
+        for row, value in zip(own, p):              # p begins with the rows of this claim
             row['p_holm'] = float(value)
             row['least'] = _least_effect(row['luck'], known.sum())
     return found

@@ -192,16 +192,17 @@ def token_loss(stages: Stages, batch: Batch, logp: Float[Tensor, "n t"], *, watc
     rows = batch.rows
     logp_old = logp_old_of(rows, logp)
     more = dict(more, adv=batch.adv, logp_old=logp_old)
-    stage = stages.objective
-    given = signals_for(stage.needs, rows, **more)
-    loss = stage(logp, logp_old, batch.adv, rows.mask, **given)
-    loss = check_shape(loss, rows.mask.shape, f"the loss of {stage.name}")
+    objective = stages.objective
+    given = signals_for(objective.needs, rows, **more)
+    loss = objective(logp, logp_old, batch.adv, rows.mask, **given)
+    loss = check_shape(loss, rows.mask.shape, f"the loss of {objective.name}")
     if watch is not None:
         watch(loss)
     loss = loss * batch.weight
-    for stage in stages.regularisers:
-        extra = stage(logp, rows.mask, **signals_for(stage.needs, rows, **more))
-        loss = loss + check_shape(extra, rows.mask.shape, f"the loss of {stage.name}")
+    for regulariser in stages.regularisers:
+        given = signals_for(regulariser.needs, rows, **more)
+        extra = regulariser(logp, rows.mask, **given)
+        loss = loss + check_shape(extra, rows.mask.shape, f"the loss of {regulariser.name}")
     return loss
 
 # %% ../../nbs/core/15_pipeline.ipynb #99aad308

@@ -94,8 +94,9 @@ def stage(kind: str, *, paper: int | None = None, parent: str | None = None, cha
                    for_tiny=tuple((for_tiny or {}).items()))
 
     def register(fn):
-        info = StageInfo(fn.__name__, kind, fn, paper, parent, changes, keep_whole=keep_whole,
-                         unbiased=unbiased, quiet=quiet, draws=draws, **several)
+        info = StageInfo(name=fn.__name__, kind=kind, fn=fn, paper=paper, parent=parent,
+                         changes=changes, keep_whole=keep_whole, unbiased=unbiased, quiet=quiet,
+                         draws=draws, **several)
         _check_owner(info)
         old = STAGES.get((kind, fn.__name__))
         if old is None or not _is_newer(old.module, info.module):

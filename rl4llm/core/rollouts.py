@@ -119,12 +119,22 @@ def _check_kinds(r) -> None:
         if x is None and name in _OPTIONAL_FIELDS: continue
         if not torch.is_tensor(x):
             raise ValueError(f"Rollouts.{name} is a {type(x).__name__}, wanted a tensor.")
-        is_bool = x.dtype == torch.bool
-        kind = 'true or false' if is_bool else 'real' if x.is_floating_point() else 'whole'
-        wanted = 'true or false' if name in _TRUE_OR_FALSE else 'real' if name in _REAL else 'whole'
-        if kind != wanted:
+        wanted = _wanted_kind(name)
+        if _kind(x) != wanted:
             numbers = '' if name in _TRUE_OR_FALSE else ' numbers'
             raise ValueError(f"Rollouts.{name} holds {x.dtype}, wanted {wanted}{numbers}.")
+
+
+def _kind(x) -> str:
+    "What a tensor holds, in words."
+    if x.dtype == torch.bool: return 'true or false'
+    return 'real' if x.is_floating_point() else 'whole'
+
+
+def _wanted_kind(name: str) -> str:
+    "What the tensor of that name is to hold."
+    if name in _TRUE_OR_FALSE: return 'true or false'
+    return 'real' if name in _REAL else 'whole'
 
 
 def _check_prompts(r) -> None:

@@ -232,7 +232,9 @@ def _draw_response(page, n: int, reward: float, level: float, divisor: float | N
     x = 1.7 + n
     y = 0.45 if divisor is None else 1.3
     advantage = reward - level
-    colour = 'blue' if advantage > 0 else 'vermillion' if advantage < 0 else None
+    colour = None
+    if advantage:
+        colour = 'blue' if advantage > 0 else 'vermillion'
     page.box(f'$y_{{{n + 1}}}$', x, y + 0.8, width=0.6, height=0.45)
     page.words(x, y + 1.35, f'{reward:g}')
     page.arrow((x, y + 0.55), (x, y + 0.23), colour=colour)

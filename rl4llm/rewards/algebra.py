@@ -259,8 +259,11 @@ def gated(prompts, completions, *, gate=correct, part=brevity, closed: float = 0
     None where the gate gives None, or where it is open and the part gives None.
     """
     opens, values = part_values((gate, part), prompts, completions, **columns)
-    return [None if x is None else value if x > threshold else closed
-            for x, value in zip(opens, values)]
+    def behind_the_gate(x, value):
+        if x is None: return None
+        return value if x > threshold else closed
+
+    return [behind_the_gate(x, value) for x, value in zip(opens, values)]
 
 # %% ../../nbs/rewards/06_algebra.ipynb #ea4d5ffb
 @stage('reward', parent='correct', about=('correctness', 'form'),

@@ -745,7 +745,8 @@ def _tried(name: str, trial: _Trial) -> Outcome:
     "One check, made."
     all_found = list(CHECKS[name].run(trial))
     problems = tuple(found for found in all_found if found)
-    state = 'failed' if problems else 'passed' if all_found else 'nothing to try'
+    if not all_found: return Outcome(name, 'nothing to try')
+    state = 'failed' if problems else 'passed'
     return Outcome(name, state, len(all_found), problems)
 
 # %% ../../nbs/rewards/10_stress_suite.ipynb #9999d0c9

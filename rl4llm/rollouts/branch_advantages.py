@@ -17,7 +17,7 @@ from ..core.placebos import placebo
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import group_mean, token_noise
 from ..core.settings_file import check_whole
-from .tree import Forest, rows_of_trees, sprout
+from .tree import Forest, rows_of_trees, expand_nodes
 from ..selection.row_selection import keep_all
 
 # %% ../../nbs/rollouts/02_branch_advantages.ipynb #a8d3f1e7
@@ -27,7 +27,7 @@ def _grow(forest: Forest, rows: dict, *, width: int, most: int | None) -> dict:
     children = {place: min(width, count) for place, count in rows.items()}
     for each in sorted(set(children.values())):
         places = [place for place, count in children.items() if count == each]
-        for number, born in enumerate(sprout(forest, places, width=each, most=most)):
+        for number, born in enumerate(expand_nodes(forest, places, width=each, most=most)):
             left = rows[places[number // each]]
             found[born] = left // each + (number % each < left % each)
     return {(k, node): left for (k, node), left in found.items()

@@ -71,14 +71,14 @@ def critical_forks(policy, items, group: int = 1, *, seed: int, max_new_tokens: 
     if letters is None:
         letters = 1 if policy.style == 'compact' else 2
     check_whole('critical_forks', top=top, letters=letters)
-    ids, seen = policy.encode_prompts(items, room)
-    keys = row_keys(ids, seen, group)
+    ids, prompt_mask = policy.encode_prompts(items, room)
+    keys = row_keys(ids, prompt_mask, group)
     number = torch.arange(group, device=ids.device).repeat(len(items))
     prompt = torch.arange(len(items), device=ids.device).repeat_interleave(group)
     roots = -(-group // (1 + branches))
     u = keyed_uniform(seed, keys, torch.arange(room, device=ids.device))
     is_root = number < roots
-    prompts = (ids, seen, prompt[is_root])
+    prompts = (ids, prompt_mask, prompt[is_root])
     drawn = continue_rows(policy, prompts, u[is_root], temperature=temperature,
                           room=torch.full_like(prompts[2], room))
     cuts = _cuts(policy, prompts, drawn, fold(seed, keys[is_root]), score=score, top=top,

@@ -171,9 +171,13 @@ def gain(record: dict) -> dict:
     """
     before, after = (_shares(record, when) for when in ('before', 'after'))
     mean, low, high = (float(x[0]) for x in bootstrap_band(after, before))
-    word = 'above the start' if low > 0 else 'below the start' if high < 0 else 'no change shown'
+    result = 'no change shown'
+    if low > 0:
+        result = 'above the start'
+    elif high < 0:
+        result = 'below the start'
     ends = dict(before=float(before.mean()), after=float(after.mean()))
-    return dict(**ends, gain=mean, low=low, high=high, result=word)
+    return dict(**ends, gain=mean, low=low, high=high, result=result)
 
 
 def _shares(record: dict, when: str):
@@ -199,9 +203,11 @@ def over_placebo(name: str, records: dict) -> dict:
     """
     tried = [sham for sham in placebos_of(name) if sham in records]
     if not tried or name not in records: return {}
-    method, sham = (_shares(records[one], 'after') for one in (name, tried[0]))
-    mean, low, high = (float(x[0]) for x in bootstrap_band(method, sham))
-    return dict(placebo=tried[0], over=mean, over_low=low, over_high=high)
+    placebo = tried[0]
+    of_method = _shares(records[name], 'after')
+    of_placebo = _shares(records[placebo], 'after')
+    mean, low, high = (float(x[0]) for x in bootstrap_band(of_method, of_placebo))
+    return dict(placebo=placebo, over=mean, over_low=low, over_high=high)
 
 # %% ../../nbs/studies/03_tryouts.ipynb #5c97b9f8
 def acts(name: str, records: dict | None = None) -> bool:

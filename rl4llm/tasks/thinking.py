@@ -358,9 +358,14 @@ def think(item: Item, rng: random.Random, dial: Thoughts = Thoughts(), *,
     for attempt in tried[:-1]:
         words += [attempt.text, *_check(attempt, False, habits), '<backtrack>']
     words += [last.text, *_check(last, believes, habits), '</think>']
-    sure = (8 if 'checks' in habits else 5) if believes else 1
-    words.append(_answered(last, sure, rng, habits))
+    words.append(_answered(last, _sureness(believes, habits), rng, habits))
     return Trace(' '.join(words), last.right, strategy, len(tried), habits)
+
+
+def _sureness(believes: bool, habits) -> int:
+    "How sure an answer says it is, before the dice: 1 where the thought is not believed."
+    if not believes: return 1
+    return 8 if 'checks' in habits else 5
 
 
 def _opening(last: Attempt, habits) -> list[str]:

@@ -233,10 +233,15 @@ _NOT_SCORED = ("These answers have no rewards, so there is no advantage either; 
 # %% ../../nbs/widgets/03_rollout_microscope.ipynb #cbbb9a22
 def _reward_mark(reward: float) -> str:
     "A small box for one answer; white where it was not scored."
-    colour = '#0072B2' if reward >= 1 else '#9ecae9' if reward > 0 else '#e3c9ae'
-    colour = '#fff;border:1px solid #bbb' if reward != reward else colour
     size = 'display:inline-block;width:9px;height:13px;margin-right:1px'
-    return element('span', '', f'{size};background:{colour}')
+    return element('span', '', f'{size};background:{_reward_colour(reward)}')
+
+
+def _reward_colour(reward: float) -> str:
+    "Dark for a full reward, pale for a part, brown for none, white for no score."
+    if reward != reward: return '#fff;border:1px solid #bbb'
+    if reward >= 1: return '#0072B2'
+    return '#9ecae9' if reward > 0 else '#e3c9ae'
 
 
 def _mean_text(rewards) -> str:
