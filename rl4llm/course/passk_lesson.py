@@ -681,13 +681,13 @@ _surplus_hints |= {
 def _surplus(rewards, k): return _left_out(rewards, k)
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #35934edc
-def small(figure, *, colours: int = 64):
+def small(figure, *, told: str = '', colours: int = 64):
     """The picture of a Figure in very few colours, with its words. The figure is closed.
 
-    A sentence that the figure bears as its label comes first in these words.
+    told: a sentence that comes first in these words, in place of the label of the figure.
     """
     picture = compact(figure, colours=colours)
-    picture.words = f'{figure.get_label()} {picture.words}'.strip()
+    picture.words = f'{told or figure.get_label()} {picture.words}'.strip()
     return picture
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #73113ae7

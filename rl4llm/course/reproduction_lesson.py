@@ -954,8 +954,8 @@ _judge_hints |= {
 }
 
 @exercise('8.10', 'write judge(low, high, p, margin): for each part 1 (holds), -1 (contradicted) '
-                 'or 0 (inconclusive), from the two ends of its interval, its corrected p-value and '
-                 'its margin, which is 0 where "higher" was predicted.',
+                 'or 0 (inconclusive), from the two ends of its interval, its corrected p-value '
+                 'and its margin, which is 0 where "higher" was predicted.',
           cases=_PARTS, mistakes=_judge_hints.items(),
           praise='three words and no adjectives. The sentence about a paper is now a function of '
                  'its data, and changes when they do.')
