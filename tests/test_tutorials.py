@@ -355,6 +355,24 @@ def lonely(r, k):
     return math.comb(wrong - 1, k - 1) / math.comb(len(r) - 1, k - 1)
 
 
+def surplus_of(r, k, size, own=1):
+    "Sets with a sample less sets of `size` others, by counting; own=0 counts a miss twice."
+    values = []
+    for right in r.tolist():
+        wrong, n = len(r) - int(r.sum()) - own * (right < 0.5), len(r) - 1
+        miss = (right < 0.5) * math.comb(wrong, k - 1) / math.comb(n, k - 1)
+        values.append(k * (math.comb(wrong, size) / math.comb(n, size) - miss))
+    return torch.tensor(values)
+
+
+def within(values, group, order):
+    out = torch.empty_like(values)
+    for g in group.unique():
+        rows = (group == g).nonzero()[:, 0]
+        out[rows] = values[order(rows)]
+    return out
+
+
 def from_(ids, start):
     return torch.arange(ids.shape[1]) >= start
 
@@ -641,6 +659,19 @@ SLIPS = [
     ('5.7', 'factor', lambda q, k: (1 - q) ** (k - 1), 'factor k is missing'),
     ('5.8', 'rate of the group', lambda r, k: k * r * (1 - r.mean()) ** (k - 1), 'Count sets'),
     ('5.8', 'plain reward', lambda r, k: k * r, 'depends on its companions'),
+    ('5.8', 'others', lambda r, k: surplus_of(r, k, k), 'exercise 5.9'),
+    ('5.9', 'companions', lambda r, k: surplus_of(r, k, k - 1), '`decides`'),
+    ('5.9', 'no factor', lambda r, k: surplus_of(r, k, k) / k, 'factor k'),
+    ('5.9', 'right ones only', lambda r, k: r * surplus_of(r, k, k), 'wrong samples get 0'),
+    ('5.9', 'own miss', lambda r, k: surplus_of(r, k, k, own=0), 'its own others'),
+    ('5.9', 'rloo', lambda r, k: (r - r.mean()) * len(r) / (len(r) - 1), 'That is RLOO'),
+    (
+        '5.9',
+        'weight',
+        lambda r, k: (r - r.mean()) * len(r) / (len(r) - 1) * k * (1 - r.mean()) ** (k - 1),
+        'the weight of exercise 5.7',
+    ),
+    ('5.9', 'sign', lambda r, k: -surplus_of(r, k, k), 'sign'),
     (
         '6.1',
         'nan',
@@ -706,33 +737,54 @@ SLIPS = [
     ('8.2', 'own logit', lambda z, a, s: (z - s * torch.eye(len(z))[a]).softmax(0), 'each other'),
     ('8.3', 'all up', lambda r, x, y: x * r + y * (1 - r), 'minus'),
     ('8.3', 'centred', lambda r, x, y: (x + y) * (r - r.mean()), 'mean'),
-    ('8.4', 'place', lambda s, r: s.mean(2).argmax(1), 'places'),
-    ('8.4', 'luckiest', lambda s, r: r[s.max(2).values.argmax(1)], 'lucky'),
+    ('8.4', 'padding', lambda a, m: (a != 0).any(1), 'padding'),
+    ('8.4', 'sum', lambda a, m: (a * m).sum(1) != 0, 'cancel'),
+    ('8.4', 'any other axis', lambda a, m: ((a != 0) & m).any(0), 'dimension 1'),
+    ('8.4', 'positive', lambda a, m: ((a > 0) & m).any(1), 'NSR'),
+    ('8.4', 'turned', lambda a, m: ((a == 0) | ~m).all(1), 'turned round'),
+    ('8.4', 'tokens', lambda a, m: (a != 0) & m, 'single tokens'),
+    ('8.5', 'batch', lambda r, g, noise: r[noise.argsort()], 'whole batch'),
+    ('8.5', 'unchanged', lambda r, g, noise: r, 'Nothing has changed'),
     (
         '8.5',
+        'descending',
+        lambda r, g, noise: within(r, g, lambda rows: rows[noise[rows].argsort().flip(0)]),
+        'largest noise',
+    ),
+    (
+        '8.5',
+        'stacked',
+        lambda r, g, noise: torch.cat([r[g == k][noise[g == k].argsort()] for k in g.unique()]),
+        'one behind the other',
+    ),
+    ('8.5', 'mean', lambda r, g, noise: group_mean(r, g), 'mean of its group'),
+    ('8.6', 'place', lambda s, r: s.mean(2).argmax(1), 'places'),
+    ('8.6', 'luckiest', lambda s, r: r[s.max(2).values.argmax(1)], 'lucky'),
+    (
+        '8.7',
         'all independent',
         lambda d, s, p: torch.stack(
             [d.mean() + i * p * d.std() / d.numel() ** 0.5 for i in (0, -1, 1)]
         ),
         'independent',
     ),
-    ('8.6', 'two errors', lambda e, s, t: math.ceil((1.96 * s / e) ** 2), '1.96'),
-    ('8.7', 'Bonferroni', lambda p: (p * len(p)).clamp(max=1), 'smallest'),
-    ('8.7', 'falls', lambda p: (p * (len(p) - p.argsort().argsort())).clamp(max=1), 'fall'),
+    ('8.8', 'two errors', lambda e, s, t: math.ceil((1.96 * s / e) ** 2), '1.96'),
+    ('8.9', 'Bonferroni', lambda p: (p * len(p)).clamp(max=1), 'smallest'),
+    ('8.9', 'falls', lambda p: (p * (len(p) - p.argsort().argsort())).clamp(max=1), 'fall'),
     ('8.1', 'three measured', 'c, d, g', 'benchmark'),
     (
-        '8.8',
+        '8.10',
         'no third word',
         lambda low, high, p, m: torch.where((p < 0.05) & (low > -m), 1, -1),
         'third word',
     ),
     (
-        '8.8',
+        '8.10',
         'below zero fails',
         lambda low, high, p, m: torch.where(p < 0.05, 1 - 2 * (high < 0).int(), 0),
         'certainly below 0',
     ),
-    ('8.8', 'sign alone', lambda low, high, p, m: (low + high).sign(), 'Luck'),
+    ('8.10', 'sign alone', lambda low, high, p, m: (low + high).sign(), 'Luck'),
     # what a reader of lessons 5 to 8 handed in: accepted once, or told too little
     ('5.6', 'normal', lambda d, t: (d.mean(1).abs() > half_width(d, 1.96)).float().mean(), '1.96'),
     ('5.8', 'one wrong less', lambda r, k: k * r * lonely(r, k), 'wrong sample off'),
@@ -755,16 +807,16 @@ SLIPS = [
     ('7.9', 'row means', lambda v, m, w: ((v * m).sum(1) / m.sum(1)).sum() / len(w), 'row first'),
     ('7.9', 'own row means', lambda v, m, w: ((v * m).sum(1) / m.sum(1)).mean(), 'row means'),
     ('8.3', 'turned round', lambda r, x, y: torch.where(r < 0.5, x, -y), 'turned round'),
-    ('8.6', 'squared', lambda e, s, t: first_n(lambda n: t[n] * s**2 / n**0.5 <= e), 'squared'),
-    ('8.6', 'variance', lambda e, s, t: first_n(lambda n: t[n] * s**2 / n <= e), 'variance'),
+    ('8.8', 'squared', lambda e, s, t: first_n(lambda n: t[n] * s**2 / n**0.5 <= e), 'squared'),
+    ('8.8', 'variance', lambda e, s, t: first_n(lambda n: t[n] * s**2 / n <= e), 'variance'),
     (
-        '8.8',
+        '8.10',
         'one end',
         lambda low, high, p, m: torch.where(p < 0.05, torch.where(low > -m, 1, -1), 0),
         'below the border',
     ),
     (
-        '8.8',
+        '8.10',
         'by the middle',
         lambda low, high, p, m: torch.where(p < 0.05, ((low + high) / 2 + m).sign(), 0.0),
         'middle lies',
@@ -847,6 +899,9 @@ NEAR_MISSES = [
     ('2.2', 'two groups only', lambda r, g: in_groups(g, r, lambda own: own.std(), (0, 1))),
     ('5.5', 'searched by halves', searched),
     ('5.8', 'wrong ones pushed down', lambda r, k: k * (r - r.mean())),
+    ('5.9', 'less the mean', lambda r, k: k * (r - r.mean())),
+    ('8.4', 'two tokens', lambda a, m: ((a != 0) & m).sum(1) > 1),
+    ('8.5', 'rolled', lambda r, g, noise: within(r, g, lambda rows: rows.roll(1))),
     ('6.1', 'twice the logits', lambda z: torch.special.entr((2 * z).softmax(-1)).sum(-1).exp()),
     ('6.5', 'above the mean', lambda H, m, share: (H > H[m].mean()) & m),
     ('1.1', 'root of T', lambda z, T: (z / T**0.5).softmax(-1)),
@@ -898,7 +953,12 @@ def test_a_product_of_a_thousand_probabilities_is_refused():
         ('6.6', lambda p, goal, high: first_n(lambda n: p * (1 + high) ** (n - 2) >= goal) - 2),
         ('6.6', lambda p, goal, high: math.ceil((math.log(goal) - math.log(p)) / math.log1p(high))),
         (
-            '8.6',
+            '8.5',
+            lambda r, g, noise: within(r, g, lambda rows: rows[noise[rows].argsort().argsort()]),
+        ),
+        ('8.4', lambda a, m: [[x for x in row if x] != [] for row in (a * m).tolist()]),
+        (
+            '8.8',
             lambda effect, scatter, t: first_n(lambda n: t[n] * (scatter**2 / n) ** 0.5 <= effect),
         ),
     ],
@@ -924,6 +984,8 @@ def test_a_number_may_stand_in_brackets():
 
 def test_the_number_of_an_exercise_may_be_a_number():
     assert review_answer(1.9, 2)[0] and review_answer(2.1, lambda r: r)[0] is False
+    with pytest.raises(ValueError, match="'8.1' or '8.10'"):
+        review_answer(8.10, lambda low, high, p, margin: low)
 
 
 def test_right_and_wrong_look_different():
@@ -1016,8 +1078,9 @@ def test_an_unknown_exercise_is_named():
 
 # -- lessons
 
-FIRST = LESSONS[:4]
-first_lessons = pytest.mark.parametrize('path', FIRST, ids=lambda p: p.stem[:2])
+LATER = ('06', '07')  # lessons whose answers, pictures and visible cells are not asked about yet
+REVIEWED = [path for path in LESSONS if path.stem[:2] not in LATER]
+reviewed_lessons = pytest.mark.parametrize('path', REVIEWED, ids=lambda p: p.stem[:2])
 
 
 def bindings(path):
@@ -1031,7 +1094,7 @@ def bindings(path):
     return found
 
 
-@first_lessons
+@reviewed_lessons
 def test_an_answer_keeps_its_name(path):
     "A cell that ran may run again: nothing else takes the name of what the reader wrote."
     bound = bindings(path)
@@ -1040,7 +1103,7 @@ def test_an_answer_keeps_its_name(path):
             assert bound.count(answer) == 1, f'{answer} of exercise {name} is bound again'
 
 
-@first_lessons
+@reviewed_lessons
 def test_what_the_reader_wrote_is_used(path):
     code = '\n'.join(cells(path, 'code'))
     for name, (lesson, _, answer) in asked().items():
@@ -1055,7 +1118,7 @@ def test_a_guess_is_left_to_the_reader(path):
         assert not re.search(r'my_|\(', found), found
 
 
-@first_lessons
+@reviewed_lessons
 def test_nearly_all_visible_cells_show_something(path):
     shown = [
         cell
@@ -1066,7 +1129,7 @@ def test_nearly_all_visible_cells_show_something(path):
     assert len(silent) <= 0.05 * len(shown), silent
 
 
-@first_lessons
+@reviewed_lessons
 def test_every_stored_picture_is_told_in_words(path):
     "JupyterLab gives a stored PNG no alternative text, so a lesson shows its pictures as HTML."
     pictures = 0

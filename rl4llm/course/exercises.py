@@ -88,7 +88,16 @@ def load_exercises() -> None:
 
 # %% ../../nbs/course/00_exercises.ipynb #370f07a9
 def exercise_named(name: str | float) -> Exercise:
-    "The exercise `name`, which may be a number. Raises ValueError naming those there are."
+    """The exercise `name`, which may be a number.
+
+    Raises ValueError naming those there are, or for a number that could be two of them: 8.1 and
+    8.10 are the same number.
+    """
+    if isinstance(name, float):
+        load_exercises()
+        if f'{name}0' in EXERCISES:
+            raise ValueError(f"the number {name} may be exercise {name} or {name}0; write a text, "
+                             f"'{name}' or '{name}0'.")
     name = str(name)
     if name not in EXERCISES:
         load_exercises()

@@ -542,8 +542,8 @@ _set_hints = {
         'That is the share of the sets with the sample that are solved. Take off the share that '
         'the companions solve without it, then multiply with k.',
     _left_out:
-        'You compared with sets of k others. That is unbiased too, and another baseline. Here '
-        'the k - 1 companions alone are wanted.',
+        'You compared with sets of k others. That is unbiased too, and another baseline: it is '
+        'exercise 5.9. Here the k - 1 companions alone are wanted.',
     _k_companions:
         'You drew k companions. With the sample itself the set would have k + 1 members.',
     _with_oneself:
@@ -580,10 +580,115 @@ _set_hints |= {
                  'on. With k = 1 it is the plain reward.')
 def _decides(rewards, k): return _of_library(rewards, k)
 
+# %% ../../nbs/course/07_passk_lesson.ipynb #0a38f86c
+_LARGER_SETS = [*_SETS[:3], _set_case([1, 1, 0, 0, 1, 0, 0], 3),
+                _set_case([0, 0, 1, 0], 3)]
+
+def _set_shares(r, k: int, *, companions: int, other: int, least: int = 1):
+    """Shares of solved sets for each sample: of those with it, and of those of others.
+
+    companions: how many others a set with the sample has. other: size of the sets without it.
+    least: 0 counts a wrong sample among its own others.
+    """
+    drawn_from = len(r) - 1
+    all_wrong = len(r) - int(r.sum())
+    shares = []
+    for right in r.tolist():
+        wrong = all_wrong - least * (right < .5)
+        miss = comb(wrong, companions) / comb(drawn_from, companions)
+        shares.append((1 - (right < .5) * miss, 1 - comb(wrong, other) / comb(drawn_from, other)))
+    return torch.tensor(shares).T
+
+def _less(worth, baseline, k): return k * (worth - baseline)
+
+def _by_left_out(r, k): return _left_out(r, k) / k
+
+def _wrong_at_zero(r, k): return r * _left_out(r, k)
+
+def _all_sets(r, k):
+    worth = _no_baseline(r, k)
+    return worth - worth.mean()
+
+def _reward_less_others(r, k):
+    return _less(r, _set_shares(r, k, companions=k - 1, other=k)[1], k)
+
+def _own_miss_counted(r, k):
+    return _less(*_set_shares(r, k, companions=k - 1, other=k, least=0), k)
+
+def _all_put_back(r, k):
+    miss = 1 - (r.sum() - r) / (len(r) - 1)
+    return k * (miss ** k - (1 - r) * miss ** (k - 1))
+
+def _weighted_rloo(r, k):
+    others = (r.sum() - r) / (len(r) - 1)
+    return (r - others) * _weight(r.mean(), k)
+
+def _plain_rloo(r, k): return r - (r.sum() - r) / (len(r) - 1)
+
+def _times_rloo(r, k): return k * _plain_rloo(r, k)
+
+def _baseline_alone(r, k): return k * _set_shares(r, k, companions=k - 1, other=k)[1]
+
+# %% ../../nbs/course/07_passk_lesson.ipynb #a0086a45
+_surplus_hints = {
+    _of_library:
+        'That is `decides` of exercise 5.8: you took off what the k - 1 companions reach. Take '
+        'off what sets of k others reach.',
+    _no_baseline:
+        'Nothing is taken off yet: that is what the sets with the sample are worth. Take off what '
+        'sets of k others are worth.',
+    _by_left_out:
+        'The factor k is missing: each of the k members of a set has its own gradient.',
+    _wrong_at_zero:
+        'Your wrong samples get 0. Their k - 1 companions solve no more sets than k others '
+        'do, so they come out at or below 0. (Did you draw k companions? Then the set has k + 1 '
+        'members.)',
+    _all_sets:
+        'You took off the mean of the group, which is the share over *all* its sets. Some of them '
+        'hold the sample itself, so that is no baseline. Draw the sets from the others alone.',
+    _centred_worth:
+        'You took the mean of the group off `decides`. That mean holds the sample itself, so it '
+        'is no baseline. Take off the share of solved sets of k others.',
+    _reward_less_others:
+        'You gave the sets of a wrong sample the value 0. Its k - 1 companions may solve them.',
+}
+_surplus_hints |= {
+    _own_miss_counted:
+        'You counted a wrong sample among its own others. It is not one of them: of the others '
+        'one less is wrong.',
+    _all_put_back:
+        'You put the samples back, as the plug-in does. Draw them without replacement: count '
+        'sets.',
+    _weighted_rloo:
+        'That is RLOO times the weight of exercise 5.7 at the share of right samples. That share '
+        'holds the sample itself, and puts samples back. Count sets of others.',
+    _times_rloo:
+        'That is RLOO times k. It asks whether a *sample* is right; here sets of k are asked.',
+    _plain_rloo:
+        'That is RLOO: k has no effect. Compare a set of k that holds the sample with a set of k '
+        'of the others.',
+    _baseline_alone:
+        'That is what sets of k others are worth. It is to be taken off the worth of the sets '
+        'with the sample.',
+}
+
+@exercise('5.9', 'write surplus(rewards, k): for one problem, for each sample k times (the '
+                 'probability that a set of k that holds it is solved, minus the probability that '
+                 'a set of k of the other samples is solved), each drawn without replacement.',
+          cases=_LARGER_SETS, mistakes=_surplus_hints.items(),
+          praise='unbiased as well, from groups of k + 1 on. The values of a group add up to 0, '
+                 'and with k = 1 this is RLOO.')
+def _surplus(rewards, k): return _left_out(rewards, k)
+
 # %% ../../nbs/course/07_passk_lesson.ipynb #35934edc
-def small(figure, *, colours: int = 64):
-    "The picture of a Figure in very few colours, with its words. The figure is closed."
-    return compact(figure, colours=colours)
+def small(figure, *, told: str = '', colours: int = 64):
+    """The picture of a Figure in very few colours, with its words. The figure is closed.
+
+    told: a sentence that comes first in these words, in place of the label of the figure.
+    """
+    picture = compact(figure, colours=colours)
+    picture.words = f'{told or figure.get_label()} {picture.words}'.strip()
+    return picture
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #73113ae7
 def ways_diagram(answers, right):
@@ -593,6 +698,8 @@ def ways_diagram(answers, right):
     """
     n = len(answers)
     page = Diagram(9.4, 2.7)
+    told = f'{n} answers, of which {sum(right)} are right, and what is made of them.'
+    page.figure.set_label(told)
     for place, (answer, is_right) in enumerate(zip(answers, right)):
         colour = 'blue' if is_right else None
         page.box(answer, 0.55 + 0.62 * place, 1.35, width=0.54, height=0.46, lit=is_right,
@@ -619,20 +726,24 @@ def _ways(answers, right) -> dict[str, str]:
     return {f'{name}@{n}': f'{text}: {value:.3g}' for (name, text), value in told}
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #05a4f87d
-def plot_mixture(q, ks):
-    """A Figure: pass@k of single problems, their mean, and the curve of the mean.
+def plot_mixture(q, ks, mean=None):
+    """A Figure: pass@k of single problems, their mean, and the curve of the mean rate.
 
-    q: success probabilities.
+    q: success probabilities. mean: the mean at each of `ks`, if somebody has computed it.
     """
     rates = np.asarray(q, dtype=float)
     values = true_pass_at_k(rates, ks)
     middle = true_pass_at_k(rates.mean(), ks)
+    mean = values.mean(0) if mean is None else mean
     with style():
         figure, ax = plt.subplots(figsize=(6.2, 3.1))
+        last = values[:, -1]
+        ends = f'from {last.min():.2f} to {last.max():.2f}'
+        figure.set_label(f'{len(rates)} single problems, at {ks[-1]} tries {ends}, and their mean.')
         for place, curve in enumerate(values):
             name = 'single problems' if not place else None
             ax.plot(ks, curve, color='0.7', lw=1, label=name)
-        ax.plot(ks, values.mean(0), color=OKABE_ITO['blue'], lw=2.4, label='their mean: pass@k')
+        ax.plot(ks, mean, color=OKABE_ITO['blue'], lw=2.4, label='their mean: pass@k')
         ax.plot(ks, middle, '--', color=OKABE_ITO['vermillion'], lw=1.8,
                 label='one problem of the mean rate')
         ax.set_xscale('log', base=2)
@@ -728,6 +839,8 @@ def plot_copies(copies: dict, *, zero: str = 'no difference'):
             height, *_ = ax.hist(values, bins=bins, histtype='stepfilled', alpha=.45, color=ink,
                                  label=name)
             low, high = np.quantile(values, [.025, .975])
+            said = f'{figure.get_label()} {name}: 95% from {low:.3f} to {high:.3f}.'
+            figure.set_label(said.strip())
             top = max(top, height.max())
             ax.plot([low, high], [-0.06 * top * (row + 1)] * 2, color=ink, lw=3)
         ax.axvline(0, color='black', ls='--', lw=1, label=zero)
@@ -752,6 +865,8 @@ def plot_rates(rates: dict, curves: dict, ks):
             share = np.histogram(rate, _BINS)[0] / len(rate)
             x = np.arange(len(share)) + (place - (len(rates) - 1) / 2) * width
             look = method_look(name)
+            said = f'{figure.get_label()} {name}: of the problems {share[0]:.0%} below 0.002, '
+            figure.set_label(f'{said.strip()} {share[-1]:.0%} from 0.6 on.')
             left.bar(x, share, width, color=look['color'], label=name,
                      hatch='' if place else '///', edgecolor='white')
         left.set_xticks(range(len(_BIN_NAMES)), _BIN_NAMES, rotation=30, fontsize=8)
@@ -775,6 +890,9 @@ def halves(num_samples, num_correct, seed: int = 0):
 def progress_diagram():
     "Where two methods stand after equal steps as a Figure: on one curve, or on two."
     page = Diagram(9.2, 3.0)
+    page.figure.set_label('Two worlds, in which A has more pass@k after equal steps and B more '
+                          'pass@1. At equal pass@1 they are level in the one, and A is ahead in '
+                          'the other.')
     stories = {0.3: ('one curve: B is further on it', 0.0), 4.9: ('two curves: B pays more', 0.55)}
     for left, (name, lift) in stories.items():
         page.arrow((left + .3, .45), (left + 4.0, .45))
@@ -833,6 +951,8 @@ def plot_weights(weight, ks):
     q = torch.linspace(.01, .99, 99)
     with style():
         figure, ax = plt.subplots(figsize=(6, 3))
+        figure.set_label('The larger k is, the more the weight falls from hard problems to easy '
+                         'ones; that of GRPO is large at both ends.')
         for k, line, ink in zip(ks, ('-', '--', '-.', ':'), OKABE_ITO.values()):
             ax.plot(q, weight(q, k), line, color=ink, lw=2, label=f'pass@{k}')
         ax.plot(q, (q * (1 - q)) ** -.5, color='0.6', label='grpo')
@@ -863,6 +983,8 @@ def decides_diagram(right, k: int):
         words = '$y_1$ decides' if alone else 'solved without $y_1$'
         page.words(0.9 + 0.7 * len(right), y, words, size=8, align='left',
                    colour='blue' if alone else None, weight='bold' if alone else 'normal')
+    page.figure.set_label(f'All {len(sets)} sets of {k} samples that hold y_1, which decides in '
+                          f'{count} of them.')
     page.words(0.9 + 0.7 * len(right), top + 0.22, f'{count} of {len(sets)} sets', size=9,
                align='left', weight='bold')
     return page.figure
@@ -888,6 +1010,8 @@ def plot_hedge(share: float, ks):
         for k, line, ink in zip(ks, ('-', '--', '-.', ':'), OKABE_ITO.values()):
             value = share * true_pass_at_k(x, k) + (1 - share) * true_pass_at_k(1 - x, k)
             best = value.argmax()
+            said = f'{figure.get_label()} pass@{k} is best at {x[best]:.2f}.'
+            figure.set_label(said.strip())
             ax.plot(x, value, line, color=ink, label=f'pass@{k}')
             ax.plot(x[best], value[best], 'o', color=ink)
         ax.set(xlabel='probability of the action that is right more often', ylabel='pass@k')

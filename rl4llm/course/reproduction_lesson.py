@@ -30,6 +30,7 @@ from ..atlas.claims import (CLAIMS, claim_named, claim_table, claim_verdict, cor
 from ..core.citations import cited
 from ..core.policy import ASSETS
 from ..core.registry import recipe
+from ..core.rollouts import group_mean
 from .diagrams import Diagram
 from .exercises import always, exercise
 from ..studies.comparison import holm
@@ -270,6 +271,176 @@ _signed_hints = {
 def _signed(rewards, right: float, wrong: float):
     return torch.where(rewards > .5, right, -wrong)
 
+# %% ../../nbs/course/12_reproduction_lesson.ipynb #890c3f47
+def _kept_case(advantages, mask):
+    return torch.tensor(advantages), torch.tensor(mask).bool()
+
+_ROWS = [_kept_case([[1., 1., 1.], [0., 0., 0.], [0., 0., 5.], [-1., -1., 0.]],
+                    [[1, 1, 1], [1, 1, 0], [1, 1, 0], [1, 1, 0]]),
+         _kept_case([[0., .5], [-.5, 0.], [0., 0.]], [[1, 1], [1, 1], [1, 1]]),
+         _kept_case([[1., -1., 0., 0.], [0., 0., 2., 0.], [0., 0., 0., 3.], [1., 1., 1., 1.]],
+                    [[1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]])]
+
+def _padding_too(adv, mask): return (adv != 0).any(1).float()
+
+def _padding_alone(adv, mask): return mask.any(1).float()
+
+def _every_token(adv, mask): return ((adv != 0) | ~mask).all(1).float()
+
+def _by_sum(adv, mask): return ((adv * mask).sum(1) != 0).float()
+
+def _first_token(adv, mask): return (adv[:, 0] != 0).float()
+
+def _above_zero(adv, mask): return ((adv > 0) & mask).any(1).float()
+
+def _below_zero(adv, mask): return ((adv < 0) & mask).any(1).float()
+
+def _the_dropped(adv, mask): return 1 - _kept(adv, mask)
+
+def _of_tokens(adv, mask): return ((adv != 0) & mask).float()
+
+def _tokens_counted(adv, mask): return _of_tokens(adv, mask).sum(1)
+
+def _share_of_tokens(adv, mask):
+    return _tokens_counted(adv, mask) / mask.sum(1).clamp(min=1)
+
+def _of_the_batch(adv, mask): return _of_tokens(adv, mask).any().float()
+
+def _over_the_rows(adv, mask): return _of_tokens(adv, mask).any(0).float()
+
+def _numbers_of_rows(adv, mask): return _kept(adv, mask).nonzero()[:, 0].float()
+
+# %% ../../nbs/course/12_reproduction_lesson.ipynb #c6cd3db6
+_kept_hints = {
+    _padding_too:
+        'You looked at the padding too. What stands outside the mask carries no loss: a row whose '
+        'advantage is not 0 there alone has to go.',
+    _padding_alone:
+        'The advantages have no effect on your result.',
+    _every_token:
+        'You ask every token of a row. One token with an advantage is enough for the row to stay.',
+    _by_sum:
+        'You added up the advantages of a row. Those of two tokens may cancel, and yet both of '
+        'them move the policy.',
+    _first_token:
+        'You looked at the first token alone. Any token inside the mask may have an advantage.',
+    _above_zero:
+        'Rows with an advantage below 0 are gone. They are the ones that NSR trains on.',
+    _below_zero:
+        'Rows with an advantage above 0 are gone. They are the ones that PSR trains on.',
+}
+_kept_hints |= {
+    _the_dropped:
+        'It is turned round: those are the rows that leave.',
+    _of_tokens:
+        'Those are the single tokens. Each row gets one truth value: is there any such token?',
+    _tokens_counted:
+        'Those are counts of tokens. A truth value is wanted: is there any?',
+    _share_of_tokens:
+        'Those are shares of tokens. A truth value is wanted: is there any?',
+    _of_the_batch:
+        'That is one truth value for the whole batch. Each row gets its own.',
+    _over_the_rows:
+        'You asked along the rows, and got one value for each place. Ask along the tokens, '
+        'dimension 1.',
+    _numbers_of_rows:
+        'Those are the numbers of the rows that stay. A truth value for each row is wanted.',
+}
+
+@exercise('8.4', 'write kept(advantages, mask), both of the shape (rows, tokens): for each row '
+                 'whether its advantage is not 0 on at least one token inside the mask.',
+          cases=_ROWS, mistakes=_kept_hints.items(),
+          praise='a row that teaches nothing is neither computed nor counted. With a weight of 0 '
+                 'it would still be counted among the tokens by which the loss is divided.')
+def _kept(advantages, mask): return ((advantages != 0) & mask).any(1).float()
+
+# %% ../../nbs/course/12_reproduction_lesson.ipynb #1e020298
+def _noisy_case(rewards, group, noise):
+    return torch.tensor(rewards), torch.tensor(group), torch.tensor(noise)
+
+_NOISY = [_noisy_case([1., 0., 0., .5, 1.], [0, 0, 0, 1, 1], [.6, .5, .9, .8, .1]),
+          _noisy_case([1., .25, 0., .75, 0., 1., .5, .125], [3, 1, 3, 1, 1, 3, 3, 1],
+                      [.7, .4, .8, .2, .9, .3, .5, .95]),
+          _noisy_case([0., 1., .5, .25], [0, 0, 0, 0], [.2, .9, .4, .3])]
+
+def _within(values, group, order):
+    "A tensor whose rows of each group are `order(rows of the group)` of `values`."
+    made = torch.empty_like(values)
+    for name in group.unique():
+        rows = (group == name).nonzero()[:, 0]
+        made[rows] = values[order(rows)]
+    return made
+
+def _whole_batch(rewards, group, noise): return rewards[noise.argsort()]
+
+def _unmoved(rewards, group, noise): return rewards
+
+def _from_the_top(rewards, group, noise):
+    return _within(rewards, group, lambda rows: rows[noise[rows].argsort(descending=True)])
+
+def _by_reward(rewards, group, noise):
+    return _within(rewards, group, lambda rows: rows[rewards[rows].argsort()])
+
+def _turned_about(rewards, group, noise):
+    return _within(rewards, group, lambda rows: rows.flip(0))
+
+def _sorted_noise(rewards, group, noise):
+    return _within(noise, group, lambda rows: rows[noise[rows].argsort()])
+
+def _group_behind_group(rewards, group, noise):
+    parts = [_shuffled(rewards, group, noise)[group == name] for name in group.unique()]
+    return torch.cat(parts)
+
+def _mean_for_all(rewards, group, noise): return group_mean(rewards, group)
+
+def _one_group(rewards, group, noise):
+    return torch.where(group == group[0], _shuffled(rewards, group, noise), rewards)
+
+def _noise_added(rewards, group, noise): return rewards + noise
+
+def _noise_alone(rewards, group, noise): return noise
+
+# %% ../../nbs/course/12_reproduction_lesson.ipynb #77566072
+_shuffle_hints = {
+    _whole_batch:
+        'You shuffled the whole batch. Then an easy problem gets the rewards of a hard one, and '
+        'groups are no longer what they were. Each group keeps its own rewards.',
+    _unmoved:
+        'Nothing has changed places: those are the rewards that came in.',
+    _from_the_top:
+        'You went from the largest noise down, which is a shuffle as good as any. Go from the '
+        'smallest up, so that the order is the one asked for.',
+    _by_reward:
+        'You sorted by the rewards themselves. The order must know nothing of them: sort by the '
+        'noise.',
+    _turned_about:
+        'You turned each group round. The noise has no effect on your result.',
+}
+_shuffle_hints |= {
+    _sorted_noise:
+        'That is the noise in order. The *rewards* are wanted, in the order that the noise gives.',
+    _group_behind_group:
+        'You put the groups one behind the other. The rows stay where they are: the rewards of a '
+        'group go back to the rows of this group.',
+    _mean_for_all:
+        'You gave each row the mean of its group. Then no row stands out at all; the control '
+        'needs as many right ones as there were, at other places.',
+    _one_group:
+        'You shuffled the first group only.',
+    _noise_added:
+        'You added the noise to the rewards. It only says in which order they come.',
+    _noise_alone:
+        'That is the noise. It only says in which order the rewards come.',
+}
+
+@exercise('8.5', 'write shuffled(rewards, group, noise): in the rows of each group the rewards of '
+                 'this group, in the order of their noise, the smallest first.',
+          cases=_NOISY, mistakes=_shuffle_hints.items(),
+          praise='each group has as many right answers as before, and nobody knows which they '
+                 'are. That is what a control keeps, and what it takes away.')
+def _shuffled(rewards, group, noise):
+    return _within(rewards, group, lambda rows: rows[noise[rows].argsort()])
+
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #f32780d4
 _THREE = torch.tensor([3., 10., 30.])
 _TRIED = [(torch.tensor([[[.2, .3], [.3, .2], [.1, .2]], [[.1, .1], [.2, .2], [.1, .4]]]), _THREE),
@@ -333,7 +504,7 @@ _rule_hints = {
         'Where two rates have the same score you took the larger one. The rule says: the smaller.',
 }
 
-@exercise('8.4', 'write chosen(scores, rates): for each arm the rate with the highest mean score '
+@exercise('8.6', 'write chosen(scores, rates): for each arm the rate with the highest mean score '
                  'over the seeds; of equals the smaller. scores has the shape (arms, rates, '
                  'seeds), and the rates rise.',
           cases=_TRIED, mistakes=_rule_hints.items(),
@@ -456,7 +627,7 @@ _crossed_hints |= {
         'The two ends are exchanged: mean, low, high are wanted in this order.',
 }
 
-@exercise('8.5', 'write interval(d, t_seeds, t_problems): mean, low and high of the differences d '
+@exercise('8.7', 'write interval(d, t_seeds, t_problems): mean, low and high of the differences d '
                  '(seeds, problems), where half of the width is the root of t_seeds² times the '
                  'variance of the seed means over their number, plus the same for the problems.',
           cases=_CROSSED, mistakes=_crossed_hints.items(),
@@ -560,7 +731,7 @@ _seeds_hints |= {
         'The number of seeds has to come in twice: in t[n], and under the root.',
 }
 
-@exercise('8.6', 'write seeds_for(effect, scatter, t): the least n from 2 on for which t[n] times '
+@exercise('8.8', 'write seeds_for(effect, scatter, t): the least n from 2 on for which t[n] times '
                  'scatter over the root of n is at most effect; t[n] is the quantile for n seeds.',
           cases=_PLANNED, mistakes=_seeds_hints.items(),
           praise='this is the price of a sentence, and it can be read before anything is bought.')
@@ -642,7 +813,7 @@ _holm_hints |= {
         'You divided by the number of tests. A corrected p-value is larger than it was.',
 }
 
-@exercise('8.7', 'write corrected(p): from the smallest p-value on, times the number of tests, '
+@exercise('8.9', 'write corrected(p): from the smallest p-value on, times the number of tests, '
                  'times one less, and so on; never falling in that order, and at most 1; in the '
                  'order in which they came.',
           cases=_P_VALUES, mistakes=_holm_hints.items(),
@@ -782,9 +953,9 @@ _judge_hints |= {
         'below 0: that is what a margin is for. Ask for the margin first.',
 }
 
-@exercise('8.8', 'write judge(low, high, p, margin): for each part 1 (holds), -1 (contradicted) or '
-                 '0 (inconclusive), from the two ends of its interval, its corrected p-value and '
-                 'its margin, which is 0 where "higher" was predicted.',
+@exercise('8.10', 'write judge(low, high, p, margin): for each part 1 (holds), -1 (contradicted) '
+                 'or 0 (inconclusive), from the two ends of its interval, its corrected p-value '
+                 'and its margin, which is 0 where "higher" was predicted.',
           cases=_PARTS, mistakes=_judge_hints.items(),
           praise='three words and no adjectives. The sentence about a paper is now a function of '
                  'its data, and changes when they do.')
@@ -801,6 +972,7 @@ _STATIONS = {'abstract': 'what can\nbe false?', 'claim': 'metric, sign,\nsmalles
 def stations_diagram(*lit: str):
     "The way from an abstract to a report as a Figure, with some stations lit."
     page = Diagram(0.2 + 1.3 * len(_STATIONS), 1.75)
+    page.figure.set_label(f"Stations of the way, lit: {', '.join(lit) or 'none'}.")
     places = {}
     for number, (name, text) in enumerate(_STATIONS.items()):
         places[name] = 0.75 + 1.3 * number
@@ -828,12 +1000,20 @@ def plot_redistribution(names, before, cases: dict):
     with style():
         figure, axes = plt.subplots(len(cases), 2, figsize=(8, 2.5 * len(cases)),
                                     layout='constrained', squeeze=False)
+        told = [f'{title}: {_in_words(names, before, after)}' for title, after in cases.items()]
+        figure.set_label(' '.join(told))
         for row, (title, after) in zip(axes, cases.items()):
             _draw_step(row, before, np.asarray(after))
             for ax in row:
                 ax.set(title=title)
                 ax.set_xticks(np.arange(len(names)), names)
     return figure
+
+
+def _in_words(names, before, after) -> str:
+    "Probabilities before and after a step, as a sentence."
+    pairs = zip(names, np.asarray(before), np.asarray(after))
+    return ', '.join(f'{name} from {old:.3f} to {new:.3f}' for name, old, new in pairs) + '.'
 
 
 def _draw_step(row, before, after) -> None:
@@ -902,6 +1082,8 @@ def plot_tuning(scores: pd.DataFrame, picked):
             ax.plot(row.index, row, 'o-', color=look['color'], label=arm, ms=4)
             nearest = np.abs(np.asarray(row.index) - float(rate)).argmin()
             ax.plot(row.index[nearest], row.iloc[nearest], '*', color=look['color'], ms=15)
+        told = [f'{arm}: {float(rate):g}' for arm, rate in zip(scores.index, picked)]
+        figure.set_label(f"Picked step sizes, {', '.join(told)}.")
         ax.set(xscale='log', xlabel='step size', ylabel='pass@1\n(validation)')
         ax.set_xticks(list(scores.columns), [f'{lr:g}' for lr in scores.columns])
         ax.minorticks_off()
@@ -952,6 +1134,8 @@ def plot_words(table: pd.DataFrame):
     "A Figure of tiles: a word for each claim (rows) and choice (columns)."
     page = Diagram(2.2 + 1.55 * len(table.columns), 0.75 + 0.55 * len(table))
     top = 0.25 + 0.55 * len(table)
+    rows = [f"{name}: {', '.join(words)}." for name, words in zip(table.index, table.to_numpy())]
+    page.figure.set_label(' '.join(rows))
     for column, head in enumerate(table.columns):
         page.words(2.7 + 1.55 * column, top + .22, head, weight='bold', size=9)
         for row, words in enumerate(table.to_numpy()):
@@ -992,6 +1176,9 @@ def grid_diagram(differences):
     with style():
         figure, axes = plt.subplots(2, 2, figsize=(7.6, 3.2), layout='constrained',
                                     width_ratios=[6, 1.3], height_ratios=[3, 1.2])
+        seed_means = _range_in_words(d.mean(1))
+        problem_means = _range_in_words(d.mean(0))
+        figure.set_label(f'Seed means {seed_means}, problem means {problem_means}.')
         axes[0, 0].imshow(d, cmap=_DARK_TO_LIGHT, vmin=-limit, vmax=limit, aspect='auto')
         axes[0, 0].set(ylabel='seeds', xticks=[], yticks=range(len(d)))
         axes[0, 0].grid(False)
@@ -1005,6 +1192,11 @@ def grid_diagram(differences):
         axes[1, 1].axis('off')
         axes[1, 1].text(.5, .5, f'mean of all\n{d.mean():+.3f}', ha='center', va='center')
     return figure
+
+
+def _range_in_words(values) -> str:
+    "The least and the largest of some numbers, in words."
+    return f'from {values.min():+.3f} to {values.max():+.3f}'
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #935d3809
 def paired_differences(arm: str, minus: str, runs, k: int):
@@ -1094,6 +1286,9 @@ def plot_parts(names):
     rows = pd.concat(map(claim_parts, names)).reset_index(drop=True)
     with style():
         figure, ax = plt.subplots(figsize=(8.2, 0.6 + 0.55 * len(rows)), layout='constrained')
+        found = zip(rows['difference'], rows['low'], rows['high'])
+        told = [f'{mean:+.3f} [{low:+.3f}, {high:+.3f}]' for mean, low, high in found]
+        figure.set_label(f"Differences from the top: {', '.join(told)}.")
         for place, row in rows.iterrows():
             _draw_part(ax, -place, row)
         ax.axvline(0, color='black', lw=1)
@@ -1125,6 +1320,7 @@ def plot_holm(p, alpha: float = 0.05):
     passed = np.minimum.accumulate(p < alpha / (m - rank + 1))
     with style():
         figure, ax = plt.subplots(figsize=(6, 2.8))
+        figure.set_label(f'Of {m} p-values {passed.sum()} stay below the stairs.')
         ax.step(rank, alpha / (m - rank + 1), where='mid', color='black', label='Holm: α / what '
                 'is left')
         ax.axhline(alpha, color='0.5', ls=':', label='α, uncorrected')
@@ -1273,6 +1469,8 @@ def plot_scale(table: pd.DataFrame):
         figure, ax = plt.subplots(figsize=(7.4, 0.7 + 0.5 * len(table)), layout='constrained')
         for row, sizes in enumerate(table.itertuples()):
             ratio = sizes.paper / sizes.here
+            said = f'{sizes.Index}: {sizes.here:,.0f} here, {sizes.paper:,.0f} in the paper.'
+            figure.set_label(f'{figure.get_label()} {said}'.strip())
             told = f'× {ratio:,.0f}' if ratio > 10 else f'× {ratio:.1f}'
             ax.plot([sizes.here, sizes.paper], [-row, -row], color='0.7', lw=2, zorder=1)
             ax.text(sizes.paper * 1.5, -row, told, va='center', fontsize=9)
@@ -1360,7 +1558,7 @@ control:              ........
 step sizes tried:     ........
 rule that picks one:  ........
 scatter over seeds:   ........   (from a pilot or a stored study)
-seeds it takes:       ........   (exercise 8.6)
+seeds it takes:       ........   (exercise 8.8)
 questions in all:     ........   (they share one correction)
 written down on:      ........   (before the first run)
 changed since, why:   ........
