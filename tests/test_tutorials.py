@@ -1078,11 +1078,6 @@ def test_an_unknown_exercise_is_named():
 
 # -- lessons
 
-LATER = ('06', '07')  # lessons whose answers, pictures and visible cells are not asked about yet
-REVIEWED = [path for path in LESSONS if path.stem[:2] not in LATER]
-reviewed_lessons = pytest.mark.parametrize('path', REVIEWED, ids=lambda p: p.stem[:2])
-
-
 def bindings(path):
     "All names that a lesson binds at the top of its cells, as often as it does."
     found = []
@@ -1094,7 +1089,7 @@ def bindings(path):
     return found
 
 
-@reviewed_lessons
+@every_lesson
 def test_an_answer_keeps_its_name(path):
     "A cell that ran may run again: nothing else takes the name of what the reader wrote."
     bound = bindings(path)
@@ -1103,7 +1098,7 @@ def test_an_answer_keeps_its_name(path):
             assert bound.count(answer) == 1, f'{answer} of exercise {name} is bound again'
 
 
-@reviewed_lessons
+@every_lesson
 def test_what_the_reader_wrote_is_used(path):
     code = '\n'.join(cells(path, 'code'))
     for name, (lesson, _, answer) in asked().items():
@@ -1118,7 +1113,7 @@ def test_a_guess_is_left_to_the_reader(path):
         assert not re.search(r'my_|\(', found), found
 
 
-@reviewed_lessons
+@every_lesson
 def test_nearly_all_visible_cells_show_something(path):
     shown = [
         cell
@@ -1129,7 +1124,7 @@ def test_nearly_all_visible_cells_show_something(path):
     assert len(silent) <= 0.05 * len(shown), silent
 
 
-@reviewed_lessons
+@every_lesson
 def test_every_stored_picture_is_told_in_words(path):
     "JupyterLab gives a stored PNG no alternative text, so a lesson shows its pictures as HTML."
     pictures = 0
