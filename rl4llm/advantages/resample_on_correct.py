@@ -165,8 +165,9 @@ add_recipe('grpo_roc_random', 'grpo_roc', paper=11,
 def roc_counts(rollouts, *, faults=response_faults, choose_by=None, **how) -> dict:
     """How often the choice acts on scored rollouts, and what it does to right rows' faults.
 
-    Of `groups`, `mixed` have right and wrong rows, by rewards above 0 and others. In `acting` of these a right row leaves that has
-    more faults than one that stays. drawn, kept: mean faults of the right rows of mixed groups.
+    Of `groups`, `mixed` have right and wrong rows, by rewards above 0 and others. In `acting` of
+    these a right row leaves that has more faults than one that stays. drawn, kept: mean faults of
+    the right rows of mixed groups.
     choose_by: what the choice goes by if not by `faults`, such as a placebo of it.
     how: as for `chosen_rows`.
     """

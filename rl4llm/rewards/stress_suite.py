@@ -172,9 +172,10 @@ def case(prompt: str, right, wrong, *, partial=(), same=(), hostile=None, **colu
 
 
 def _check_texts(name: str, texts) -> None:
-    "Raises ValueError unless these are several texts; one text alone would be taken for letters."
-    if not isinstance(texts, str) and all(isinstance(text, str) for text in texts): return
-    raise ValueError(f"{name} is {shown(texts)}, wanted a list of texts, such as ['7'].")
+    "Raises ValueError unless these are texts in a list; one alone would count as letters."
+    is_one = isinstance(texts, str)
+    if is_one or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{name} is {shown(texts)}, wanted a list of texts, such as ['7'].")
 
 
 def _distinct(kinds: dict) -> tuple:
@@ -346,7 +347,7 @@ def _raised(error: BaseException) -> str:
 
 
 def _as_it_was(values) -> list:
-    "A copy that shows a change inside as well, where what is inside can be copied and compared."
+    "A copy that shows changes inside too, where that can be copied and compared."
     try:
         inside = copy.deepcopy(list(values))
         if inside == list(values): return inside

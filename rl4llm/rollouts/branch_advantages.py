@@ -75,7 +75,7 @@ def node_numbers(rollouts) -> Int[Tensor, "n t"]:
     mine = torch.arange(n, device=columns.device)[:, None].expand_as(shared)
     owner = mine
     above = rollouts.parent.clamp(min=0)
-    is_other = shared & (rollouts.tokens != rollouts.tokens[above])
+    is_other = shared & ((rollouts.tokens != rollouts.tokens[above]) | (above[:, None] == mine))
     if is_other.any() or (rollouts.prompt != rollouts.prompt[above])[shared.any(1)].any():
         raise ValueError("a row does not begin as the row that it was forked from: give all rows "
                          "of the tree, in the order they were drawn in.")
