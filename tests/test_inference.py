@@ -1,17 +1,21 @@
 "Votes, best-of-n and mixtures of policies, and whatever takes a policy takes them."
 
+import copy
 import dataclasses
+import pickle
 import numpy as np
 import pytest
 import torch
 from rl4llm import Policy
 from rl4llm.analysis.page import report
 from rl4llm.inference import (
+    Ballots,
     Chooser,
     Mixed,
     ballots_of,
     choice_curve,
     guided,
+    mix_logits,
     text_score,
     token_confidence,
     transferred,
@@ -127,3 +131,48 @@ def test_an_unscored_response_has_the_number_for_missing(base):
 def test_a_mixture_of_nothing_is_refused(base):
     with pytest.raises(ValueError, match='nothing to mix'):
         Mixed([(base, 0.0)])
+
+
+@pytest.mark.parametrize('scale', [1.0, 1e-7, 1e-30])
+def test_the_scale_of_weights_plays_no_part(scale):
+    right = np.array([[True, True, False, False]])
+    sure = scale * np.array([[0.1, 0.1, 0.9, 0.0]])
+    ballots = Ballots([['7', '7', '9', '8']], right, np.ones((1, 4), int), dict(sure=sure))
+    assert choice_curve(ballots, [4], score='sure')[0, 0] == 0
+    assert choice_curve(ballots, [1, 4])[0].tolist() == [0.5, 1.0]
+    many = Ballots([['7', *'9' * 20]], np.arange(21)[None] == 0, np.ones((1, 21), int),
+                   dict(sure=scale * (np.arange(21)[None] == 0)))
+    assert choice_curve(many, [21], score='sure')[0, 0] == 1
+
+
+def test_scores_that_cannot_serve_are_named(base):
+    rows = base.sample(ITEMS, 2, seed=0)
+    for wrong in (1.0, torch.ones(3), torch.ones(12, 1)):
+        with pytest.raises(ValueError, match="score 'mine' has shape"):
+            ballots_of(rows, mine=lambda r, wrong=wrong: wrong)
+    endless = ballots_of(rows, mine=lambda r: torch.full((12,), torch.inf, requires_grad=True))
+    with pytest.raises(ValueError, match='finite number'):
+        choice_curve(endless, [1], score='mine')
+    with pytest.raises(ValueError, match='no items'):
+        ballots_of(dataclasses.replace(rows, items=()))
+    empty = dataclasses.replace(rows, mask=torch.zeros_like(rows.mask))
+    assert not token_confidence(empty).any()
+
+
+def test_wrappers_are_copied(base, other):
+    for policy in (guided(base, other, 0.5), Chooser(base, 2), Meter(base)):
+        again = pickle.loads(pickle.dumps(policy))
+        assert type(copy.copy(policy)) is type(copy.deepcopy(policy)) is type(again) is type(policy)
+        assert again.sample(ITEMS, 2, seed=0).texts == policy.sample(ITEMS, 2, seed=0).texts
+
+
+def test_what_a_part_rules_out_is_ruled_out(base, other):
+    inner = guided(base, other, 0.5, floor=0.5)
+    outer = Mixed([(base, 2.0), (inner, -1.0)])
+    rows = outer.sample(ITEMS, 4, seed=0)
+    with torch.no_grad():
+        logp, entropy = outer.logprobs(rows)
+    assert rows.logp_behave.isfinite().all() and logp.isfinite().all() and entropy.isfinite().all()
+    assert Mixed(iter([(base, 0.5), (other, 0.5)])).sample(ITEMS, 1, seed=0).texts
+    with pytest.raises(ValueError, match='1 logits and 2 weights'):
+        mix_logits([torch.zeros(3)], [1, 0])

@@ -2,6 +2,7 @@
 
 A new reward is found in the registry; what it is not asked, it declares by `@stage(about=...)`."""
 
+import numpy as np
 import pytest
 from fuzz import rule_of
 from hypothesis import given, settings, strategies as st
@@ -211,6 +212,79 @@ def test_mistakes_are_answered_in_a_sentence():
         with pytest.raises((ValueError, KeyError), match=words) as error:
             call()
         assert '\n' not in str(error.value)
+
+
+SUM = case('3 + 4 = ?', ['<answer> 7 </answer>'], ['<answer> 8 </answer>'], answer='7')
+
+
+def test_an_error_on_a_spoilt_text_is_found_and_can_be_printed():
+    def raising(prompts, completions, *, answer, **columns):
+        said = [answer_in(suite.text_of(c)) for c in completions]
+        if any(text.startswith('7x') for text in said):
+            raise ValueError('\ud800\x1b[31m')
+        return [float(text == a) for text, a in zip(said, answer)]
+
+    result = stress(raising, [SUM])
+    assert result.failed == ('any text',)
+    assert r'\ud800\x1b[31m' in f'{result}' and f'{result}'.encode()
+
+    def leaving(prompts, completions, **columns):
+        raise SystemExit
+
+    assert stress(leaving, [SUM]).failed == ('contract',)
+
+
+def test_a_change_inside_a_column_is_seen():
+    def marking(prompts, completions, *, notes, **columns):
+        notes[0].append('seen')
+        return [0.0] * len(completions)
+
+    made = case('?', ['1'], ['2'], notes=[])
+    result = stress(marking, [made])
+    assert result.failed == ('contract',) and 'changed notes' in f'{result}'
+    arrays = case('?', ['1'], ['2'], notes=np.zeros(2))
+
+    def quiet(prompts, completions, *, notes, **columns):
+        return [float(c == '1') for c in completions]
+
+    assert 'contract' not in stress(quiet, [arrays]).failed
+
+
+def test_each_problem_needs_a_right_and_a_wrong_reward():
+    def only(kept):
+        def scored(prompts, completions, *, answer, **columns):
+            said = [answer_in(suite.text_of(c)) == a for c, a in zip(completions, answer)]
+            return [float(right) if right == kept else None for right in said]
+
+        return scored
+
+    assert stress(only(True), [SUM]).failed == ('scored',)
+    assert stress(only(False), [SUM]).failed == ('scored',)
+    assert 'scored' not in stress(only(False), [SUM], about='form').failed
+
+
+@pytest.mark.parametrize(
+    'call, words',
+    [
+        (lambda: stress(correct, []), 'wanted at least one'),
+        (lambda: stress(correct, ['countdown/easy']), 'name of a task'),
+        (lambda: stress(correct, [SUM, case('?', ['1'], ['2'])]), 'different columns'),
+        (lambda: stress(correct, [SUM], bounds=(1, 0)), 'wanted .lowest, highest.'),
+        (lambda: stress(correct, [SUM], bounds='ab'), 'wanted .lowest, highest.'),
+        (lambda: case('?', '<answer> 7 </answer>', ['8']), 'wanted a list of texts'),
+        (lambda: case('?', [7], ['8']), 'wanted a list of texts'),
+        (lambda: case('?', ['7'], ['7']), 'as right and as not'),
+    ],
+)
+def test_cases_that_are_none_are_refused(call, words):
+    with pytest.raises(ValueError, match=words) as error:
+        call()
+    assert '\n' not in str(error.value)
+
+
+def test_results_of_one_name_have_a_row_each():
+    results = [stress(correct, name) for name in ('sat/easy', 'sat')]
+    assert len(stress_table(results)) == 2
 
 
 def test_cases_of_ones_own_and_the_table():

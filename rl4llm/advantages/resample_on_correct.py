@@ -6,6 +6,9 @@
 __all__ = ['idle_share', 'faulty_share', 'response_faults', 'kept_counts', 'places_in_block', 'chosen_rows', 'grpo_roc',
            'roc_counts']
 
+# %% ../../nbs/advantages/16_resample_on_correct.ipynb #c3abf2fd
+import re
+
 # %% ../../nbs/advantages/16_resample_on_correct.ipynb #105ce604
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,8 +18,8 @@ from torch import Tensor
 from .group_relative import grpo
 from ..core.placebos import placebo
 from ..core.registry import add_recipe, stage, use
-from ..core.rollouts import group_max, group_range, group_sum, token_noise
-from ..core.settings_file import check_whole
+from ..core.rollouts import check_shape, group_max, group_sum, token_noise
+from ..core.settings_file import check_real, check_whole
 from ..tasks.countdown import parse_steps
 from ..tasks.protocol import final_answer
 from ..tasks.thinking import read_attempt
@@ -47,9 +50,11 @@ def faulty_share(item, text: str) -> float:
 
 # %% ../../nbs/advantages/16_resample_on_correct.ipynb #8cc3e2d1
 def _unpaired(text: str) -> float:
-    "1 if the tags of the thought or of the answer come twice or alone, else 0."
-    pairs = [(text.count(f'<{tag}>'), text.count(f'</{tag}>')) for tag in ('think', 'answer')]
-    return float(any(pair not in ((0, 0), (1, 1)) for pair in pairs))
+    "1 if the tags of the thought or of the answer come twice, alone or turned round, else 0."
+    for tag in ('think', 'answer'):
+        order = re.findall(f'</?{tag}>', text)
+        if order not in ([], [f'<{tag}>', f'</{tag}>']): return 1.0
+    return 0.0
 
 
 def _faults_of(item, text: str) -> float:
@@ -80,6 +85,7 @@ def kept_counts(right: Float[Tensor, "n"], wrong: Float[Tensor, "n"], *, share: 
     right, wrong: how many there are. Where fewer than twice `fewest` stay, half may be of one kind.
     Raises ValueError for a share outside (0, 1] or a `fewest` that is no whole number.
     """
+    check_real('kept_counts', share=share)
     if not 0 < share <= 1:
         raise ValueError(f"share is {share!r}, wanted a part of each group in (0, 1].")
     check_whole('kept_counts', least=0, fewest=fewest)
@@ -120,9 +126,10 @@ def chosen_rows(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollout
     scored = ~rewards.isnan()
     right = scored & (rewards > 0)
     wrong = scored & ~right
-    level = faults(rewards, group, rollouts=rollouts).to(rewards)
+    level = faults(rewards, group, rollouts=rollouts)
+    level = check_shape(level, rewards.shape, 'what faults gives').to(rewards)
     if not sort_wrong:
-        level = level * right
+        level = level.masked_fill(~right, 0)
     level = level.masked_fill(~scored, torch.inf)
     _, index = group.unique(return_inverse=True)
     place = places_in_block(level, token_noise(rollouts, _CHANCE)[:, -1], 2 * index + right)
@@ -158,16 +165,17 @@ add_recipe('grpo_roc_random', 'grpo_roc', paper=11,
 def roc_counts(rollouts, *, faults=response_faults, choose_by=None, **how) -> dict:
     """How often the choice acts on scored rollouts, and what it does to right rows' faults.
 
-    Of `groups`, `mixed` have right and wrong rows. In `acting` of these a right row leaves that has
-    more faults than one that stays. drawn, kept: mean faults of the right rows of mixed groups.
+    Of `groups`, `mixed` have right and wrong rows, by rewards above 0 and others. In `acting` of
+    these a right row leaves that has more faults than one that stays. drawn, kept: mean faults of
+    the right rows of mixed groups.
     choose_by: what the choice goes by if not by `faults`, such as a placebo of it.
     how: as for `chosen_rows`.
     """
     given = rollouts.rewards, rollouts.group
     level = faults(*given, rollouts=rollouts)
     stays = chosen_rows(*given, rollouts=rollouts, faults=choose_by or faults, **how)
-    smallest, largest = group_range(*given)
-    mixed = smallest != largest
+    is_right = (given[0] > 0).to(level).masked_fill(given[0].isnan(), torch.nan)
+    mixed = (group_max(is_right, given[1]) == 1) & (group_max(-is_right, given[1]) == 0)
     right = mixed & (given[0] > 0)
     most_left = group_max(level.masked_fill(~right | stays, torch.nan), given[1])
     fewest_kept = -group_max(-level.masked_fill(~right | ~stays, torch.nan), given[1])

@@ -25,13 +25,18 @@ def mix_logits(logits: list[Float[Tensor, "... v"]],
     """Weighted sum of the log-probabilities that several `logits` stand for.
 
     It is not normalised. What has weight 0 is left out, and columns beyond the narrowest too,
-    which are the padding of an embedding.
+    which are the padding of an embedding. A word that one of them rules out, with a logit of -inf,
+    is ruled out. Raises ValueError unless there is a weight for each.
     """
+    if not logits or len(logits) != len(weights):
+        raise ValueError(f"{len(logits)} logits and {len(weights)} weights were given: wanted one "
+                         "weight for each, and at least one.")
     width = min(x.shape[-1] for x in logits)
     total = 0.0
     for x, weight in zip(logits, weights):
         if weight:
-            total = total + weight * x[..., :width].log_softmax(-1)
+            logp = x[..., :width].log_softmax(-1)
+            total = total + (weight * logp).masked_fill(logp == -torch.inf, -torch.inf)
     return total
 
 # %% ../../nbs/inference/01_mixing.ipynb #eaf2b6dc
@@ -45,6 +50,7 @@ class Mixed:
     Raises ValueError for no part, another vocabulary, or a number that cannot be.
     """
     def __init__(self, parts: list, *, floor: float = 0.0, name: str = 'mixed'):
+        parts = list(parts)
         _check_parts(parts, floor)
         known = [(as_policy(policy), weight) for policy, weight in parts]
         self.first = known[0][0]
@@ -56,7 +62,7 @@ class Mixed:
         self.floor = floor
         self.name = name
 
-    def __getattr__(self, name): return getattr(self.__dict__['first'], name)
+    def __getattr__(self, name): return getattr(vars(self).get('first'), name)
     has_fast_path = True                                   # it is sampled from token by token
     @property
     def context(self): return min(policy.context for policy, _ in self.parts)

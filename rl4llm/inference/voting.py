@@ -26,8 +26,9 @@ from ..tasks.protocol import verdict_of
 
 # %% ../../nbs/inference/00_voting.ipynb #285aa262
 def token_confidence(rollouts) -> Float[Tensor, "n"]:
-    "Geometric mean of the probabilities of each response's tokens, as they were drawn."
-    return masked_mean(rollouts.logp_behave, rollouts.mask, 1).exp()
+    "Geometric mean of the probabilities of each response's tokens, as drawn; 0 without any."
+    confidence = masked_mean(rollouts.logp_behave, rollouts.mask, 1).exp()
+    return confidence * rollouts.mask.any(1)
 
 # %% ../../nbs/inference/00_voting.ipynb #6c0274f6
 def text_score(reward, *, missing: float = 0.0):
@@ -59,9 +60,13 @@ def ballots_of(rollouts, **scores) -> Ballots:
     """What each response to each problem answers, whether it is right, and what it scores.
 
     scores: name -> function of the rollouts that gives one number a response.
-    Raises ValueError unless all problems have equally many responses, in order.
+    Raises ValueError unless all problems have equally many responses, in order, and each score
+    is one number a response.
     """
     count = len(rollouts.items)
+    if not count:
+        raise ValueError("the rollouts have no items, so nobody can say what is right: wanted "
+                         "rows as `policy.sample(items, ...)` draws them.")
     each = len(rollouts) // count
     in_order = torch.arange(count, device=rollouts.prompt.device).repeat_interleave(each)
     if not torch.equal(rollouts.prompt, in_order):
@@ -72,14 +77,25 @@ def ballots_of(rollouts, **scores) -> Ballots:
     answers = [one.answer for one in said]
     right = np.array([one.correct for one in said]).reshape(count, each)
     tokens = rollouts.mask.sum(1).cpu().numpy().reshape(count, each)
-    numbers = {name: np.asarray(f(rollouts), dtype=float) for name, f in scores.items()}
+    numbers = {name: _one_each(name, f(rollouts), len(said)) for name, f in scores.items()}
     by_problem = {name: x.reshape(count, each) for name, x in numbers.items()}
     lists = [answers[i:i + each] for i in range(0, len(said), each)]
     return Ballots(lists, right, tokens, by_problem)
 
+
+def _one_each(name: str, numbers, count: int) -> Float[np.ndarray, "n"]:
+    "Scores as an array. Raises ValueError unless there is one for each response."
+    if torch.is_tensor(numbers):
+        numbers = numbers.detach().cpu()
+    array = np.asarray(numbers, dtype=float)
+    if array.shape != (count,):
+        raise ValueError(f"score {name!r} has shape {array.shape}, wanted ({count},): one number "
+                         "for each response.")
+    return array
+
 # %% ../../nbs/inference/00_voting.ipynb #592be238
 RULES = ('vote', 'best', 'any')
-_LEAST = 1e-6                     # of the vote of a response that has none
+_LEAST = 1e-6                     # the vote of a response that has none, over the least other one
 
 
 def choice_curve(ballots: Ballots, ks: Int[np.ndarray, "k"], *, rule: str = 'vote',
@@ -118,17 +134,21 @@ def _numbers(ballots, rule: str, score: str | None) -> Float[np.ndarray, "p n"]:
         raise ValueError(f"there is no score {score!r} (there are: {there}): give it to "
                          f"`ballots_of` as {score}=f, a function of rollouts.")
     numbers = ballots.scores[score]
-    if rule == 'vote' and not (numbers >= 0).all():
-        raise ValueError(f"score {score!r} is as low as {numbers.min():.3g}: the weight of a vote "
-                         "is at least 0. Use rule='best', or another scale.")
+    if rule == 'vote' and not ((numbers >= 0) & np.isfinite(numbers)).all():
+        raise ValueError(f"score {score!r} goes from {numbers.min():.3g} to {numbers.max():.3g}: "
+                         "the weight of a vote is a finite number, at least 0. Use rule='best', "
+                         "or another scale.")
     return numbers
 
 
 def _votes(answers: list, numbers: Float[np.ndarray, "n"],
            empty_votes: bool) -> Float[np.ndarray, "n"]:
-    "The weight of each answer's vote, never quite 0."
+    "The weight of each answer's vote, never quite 0; the largest weight is 1."
     read = np.array([empty_votes or answer is not None for answer in answers])
-    return np.maximum(numbers * read, _LEAST)
+    weights = np.where(read, numbers, 0.0)
+    if not weights.any(): return np.ones(len(answers))
+    weights = weights / weights.max()
+    return np.maximum(weights, _LEAST * weights[weights > 0].min())
 
 # %% ../../nbs/inference/00_voting.ipynb #627139d2
 def choice_table(ballots: Ballots, ks: Int[np.ndarray, "k"], rules: dict,
@@ -169,7 +189,7 @@ class Chooser:
         self.drawn = 0
         self.given = 0
 
-    def __getattr__(self, name): return getattr(self.policy, name)
+    def __getattr__(self, name): return getattr(vars(self).get('policy'), name)
     @property
     def name(self): return f'{self.policy.name}, {self.rule} of {self.draws}'
 

@@ -8,7 +8,7 @@ __all__ = ['ABOUT', 'CHECKS', 'FAULTS', 'Said', 'Case', 'answer_in', 'with_answe
            'stress', 'usual_tasks', 'needs_of', 'text_rewards', 'stress_all', 'stress_table', 'Fault']
 
 # %% ../../nbs/rewards/10_stress_suite.ipynb #b3bf694e
-import html, inspect, itertools, math, numbers, random, re, time
+import copy, html, inspect, itertools, math, numbers, random, re, time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -151,11 +151,16 @@ def case(prompt: str, right, wrong, *, partial=(), same=(), hostile=None, **colu
     right, wrong: texts, the first of each with its answer in tags or as a whole.
     partial: with credit between. same: the first right one in other writings.
     hostile: in the place of `hostile_texts` and of odd ones. columns: what a reward may ask for.
-    Raises ValueError unless there are right and wrong texts.
+    Raises ValueError unless there are right and wrong texts, in lists, and none that is both.
     """
+    for name, texts in dict(right=right, wrong=wrong, partial=partial, same=same).items():
+        _check_texts(name, texts)
     if not right or not wrong:
         raise ValueError(f"{len(right)} right and {len(wrong)} wrong texts were given for "
                          f"{shown(prompt)}: wanted at least one of each.")
+    both = ({*right, *same} & {*wrong, *partial}) - {''}
+    if both:
+        raise ValueError(f"{shown(min(both))} is given as right and as not: wanted each text once.")
     first = right[0]
     odd = _odd(first) if hostile is None else []
     if hostile is None:
@@ -164,6 +169,13 @@ def case(prompt: str, right, wrong, *, partial=(), same=(), hostile=None, **colu
     kinds['elsewhere'] = elsewhere(first, answer_in(wrong[0]))
     kinds |= {'hostile': hostile, 'odd': odd}
     return Case(prompt, columns, _distinct(kinds))
+
+
+def _check_texts(name: str, texts) -> None:
+    "Raises ValueError unless these are texts in a list; one alone would count as letters."
+    is_one = isinstance(texts, str)
+    if is_one or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{name} is {shown(texts)}, wanted a list of texts, such as ['7'].")
 
 
 def _distinct(kinds: dict) -> tuple:
@@ -264,6 +276,7 @@ _WORTHLESS = ('one more', 'embedded', 'elsewhere', 'hostile')
 _TAME = (*_RIGHT, 'partial', 'wrong')
 _STEADY = (*_TAME, 'odd')
 _TINY = 1e-6
+_ERRORS = (Exception, SystemExit)      # whatever a foreign function raises
 
 
 def _as_numbers(values, count: int) -> list:
@@ -295,7 +308,7 @@ class _Trial:
         "What the reward gives these rows; None where it raises an error."
         try:
             return _as_numbers(self.reward(**self.given(rows)), len(rows))
-        except Exception:                              # whatever a foreign function raises
+        except _ERRORS:
             if len(rows) == 1: return [None]
         return [self.pay([row])[0] for row in rows]
 
@@ -327,17 +340,33 @@ def _wrong_return(values, count: int) -> str:
     return ''
 
 
+def _raised(error: BaseException) -> str:
+    "What an error says, with signs that cannot be printed written out."
+    words = ''.join(x if x.isprintable() else ascii(x)[1:-1] for x in in_words(error))
+    return f'raised {words}'
+
+
+def _as_it_was(values) -> list:
+    "A copy that shows changes inside too, where that can be copied and compared."
+    try:
+        inside = copy.deepcopy(list(values))
+        if inside == list(values): return inside
+    except _ERRORS:
+        pass
+    return list(values)
+
+
 @_check('contract', 'a list with a number or None for each completion')
 def _contract(trial):
     "A list of the right length, and what was given stays as it was."
     rows = trial.rows(*_TAME)
     for count in sorted({1, 2, len(rows)}):
         given = trial.given(rows[:count])
-        before = {name: list(values) for name, values in given.items()}
+        before = {name: _as_it_was(values) for name, values in given.items()}
         try:
             told = _wrong_return(trial.reward(**given), count)
-        except Exception as error:                     # whatever a foreign function raises
-            told = f'raised {in_words(error)}'
+        except _ERRORS as error:
+            told = _raised(error)
         changed = [name for name, values in before.items() if values != list(given[name])]
         if changed:
             told = f"changed {', '.join(changed)}"
@@ -352,10 +381,16 @@ def _each_paid(trial):
 
 @_check('scored', 'right and wrong texts are not all None')
 def _scored(trial):
-    "Some right or wrong text is not None."
+    "Some right or wrong text is not None; some of both, for a reward of correctness."
     known = [said for said, _ in _each_paid(trial) if said.kind in _TAME]
     told = 'no right or wrong text is scored: has the task what the reward reads?'
     yield _unless(bool(known), '', told)
+    if not known or 'correctness' not in trial.about: return
+    for case, paid in zip(trial.cases, trial.paid):
+        kinds = {said.kind for said, x in zip(case.texts, paid) if x is not None}
+        for word, some in dict(right=_RIGHT, wrong=('partial', 'wrong')).items():
+            told = f'no {word} text of this problem is scored'
+            yield _unless(bool(kinds & {*some}), case.of(*some)[0], told)
 
 
 @_check('finite', 'no NaN and no infinity')
@@ -376,14 +411,13 @@ def _range(trial):
 
 @_check('any text', 'no text raises an error')
 def _any_text(trial):
-    "Hostile and odd texts, one at a time, raise no error."
-    case = trial.cases[0]
-    for text in case.of('hostile', 'odd'):
+    "Spoilt, hostile and odd texts, one at a time, raise no error."
+    for case, text in trial.rows(*_WORTHLESS, 'odd'):
         told = ''
         try:
             _as_numbers(trial.reward(**trial.given([(case, text)])), 1)
-        except Exception as error:                     # whatever a foreign function raises
-            told = f'raised {in_words(error)}'
+        except _ERRORS as error:
+            told = _raised(error)
         yield _unless(not told, text, told)
 
 # %% ../../nbs/rewards/10_stress_suite.ipynb #161b66f9
@@ -696,25 +730,50 @@ def stress(reward, task, *, about=None, bounds=None, skip=None, more=None,
     """Try a reward on right, wrong and hostile texts of a task, and say what it breaks.
 
     reward: a function in TRL's form, `use(...)` of one, or the name of a stage.
-    task: a task or its name, or a list of cases that `case` has made.
+    task: a task or its name, or cases that `case` has made, with the same columns.
     about: what it pays for, words of `ABOUT`; None for what its stage says.
     bounds: (lowest, highest) reward. skip: {check: reason} of declared exceptions.
     more: f(prompts, completions) -> {column: list}, for rewards that need signals.
-    Raises ValueError for unknown words or checks, a reason that is missing, or a column or signal
-    that the reward needs and nobody gives.
+    Raises ValueError for unknown words or checks, a reason that is missing, bounds that are none,
+    no cases, or a column or signal that the reward needs and nobody gives.
     """
     name = reward if isinstance(reward, str) else reward_name(as_part(reward))
+    about = (about,) if isinstance(about, str) else about
     declared = about_of(reward) if about is None else tuple(about)
     made = find_stage(reward, 'reward').fn if isinstance(reward, str) else as_part(reward)
     made = made() if inspect.isclass(made) else made
+    task = [task] if isinstance(task, Case) else task
     known = isinstance(task, (list, tuple))
-    cases = tuple(task if known else task_cases(task, seed=seed))
-    trial = _Trial(made, cases, _check_about(declared, name), bounds, more)
+    cases = _checked_cases(task) if known else tuple(task_cases(task, seed=seed))
+    trial = _Trial(made, cases, _check_about(declared, name), _checked_bounds(bounds), more)
     trial.given(trial.rows('right')[:1])               # says which columns are missing
     outcomes = _outcomes(trial, _checked_skip(skip))
     paid = [x for _, x in _each_paid(trial) if math.isfinite(x)]
     of = 'own cases' if known else as_task(task).name
     return Stress(name, of, declared, outcomes, min(paid, default=None), max(paid, default=None))
+
+
+def _checked_cases(cases) -> tuple:
+    "Raises ValueError unless these are cases, at least one, and all with the same columns."
+    if not cases or not all(isinstance(one, Case) for one in cases):
+        raise ValueError(f"the cases are {shown(cases)}, wanted at least one that `case` has made, "
+                         "or the name of a task.")
+    columns = {tuple(sorted(one.columns)) for one in cases}
+    if len(columns) > 1:
+        told = ' and '.join(', '.join(names) or 'none' for names in sorted(columns))
+        raise ValueError(f"the cases have different columns ({told}): give all of them the same.")
+    return tuple(cases)
+
+
+def _checked_bounds(bounds):
+    "Raises ValueError unless the bounds are None or two numbers, the lower first."
+    if bounds is None: return None
+    try:
+        low, high = bounds
+        if low <= high and isinstance(high, numbers.Real): return low, high
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"bounds are {shown(bounds)}, wanted (lowest, highest), such as (0, 1).")
 
 
 def _checked_skip(skip) -> dict:
@@ -823,12 +882,14 @@ def stress_table(results):
     "A data frame of several results: a row for each, a column for each check."
     import pandas as pd
     marks = {'passed': 'ok', 'failed': 'FAILED', 'not asked': '-', 'nothing to try': ''}
-    rows = {}
+    names = []
+    rows = []
     for result in results:
         paid = '' if result.low is None else f'{result.low:.3g} to {result.high:.3g}'
         row = {outcome.check: marks[outcome.state] for outcome in result.outcomes}
-        rows[result.reward, result.task] = {'paid': paid, **row}
-    return pd.DataFrame.from_dict(rows, orient='index').rename_axis(['reward', 'task'])
+        names.append((result.reward, result.task))
+        rows.append({'paid': paid, **row})
+    return pd.DataFrame(rows, pd.MultiIndex.from_tuples(names, names=['reward', 'task']))
 
 # %% ../../nbs/rewards/10_stress_suite.ipynb #3db96e09
 class Fault(NamedTuple):
@@ -914,6 +975,11 @@ def _share(prompts, completions, *, item, **columns):
 @_planted('nothing is scored', 'scored')
 def _all_none(prompts, completions, *, gold=None, **columns):
     return [None] * len(completions)
+
+
+@_planted('right answers are not scored', 'scored')
+def _right_is_none(prompts, completions, *, item, **columns):
+    return [None if right else 0.5 for right in correct(prompts, completions, item=item)]
 
 
 _CALLS = itertools.count(1)

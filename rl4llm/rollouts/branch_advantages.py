@@ -15,8 +15,8 @@ from ..advantages.group_relative import grpo
 from ..advantages.resample_on_correct import places_in_block
 from ..core.placebos import placebo
 from ..core.registry import add_recipe, stage, use
-from ..core.rollouts import group_mean, token_noise
-from ..core.settings_file import check_whole
+from ..core.rollouts import check_shape, group_mean, token_noise
+from ..core.settings_file import check_real, check_whole
 from .tree import Forest, rows_of_trees, expand_nodes
 from ..selection.row_selection import keep_all
 
@@ -63,7 +63,8 @@ def branch_rollouts(policy, items, group: int = 1, *, seed: int, max_new_tokens:
 def node_numbers(rollouts) -> Int[Tensor, "n t"]:
     """The number of each token's piece, the same in all rows that share it; -1 outside.
 
-    Raises ValueError for a row that was forked from one that is not there.
+    Raises ValueError for a row that was forked from one that is not there, or from another one,
+    as when rows were taken out or reordered.
     """
     n = len(rollouts)
     if rollouts.parent.max() >= n:
@@ -73,6 +74,11 @@ def node_numbers(rollouts) -> Int[Tensor, "n t"]:
     shared = (columns < rollouts.fork_at[:, None]) & (rollouts.parent >= 0)[:, None]
     mine = torch.arange(n, device=columns.device)[:, None].expand_as(shared)
     owner = mine
+    above = rollouts.parent.clamp(min=0)
+    is_other = shared & ((rollouts.tokens != rollouts.tokens[above]) | (above[:, None] == mine))
+    if is_other.any() or (rollouts.prompt != rollouts.prompt[above])[shared.any(1)].any():
+        raise ValueError("a row does not begin as the row that it was forked from: give all rows "
+                         "of the tree, in the order they were drawn in.")
     for _ in range(n):                                   # until the way up has been gone
         above = torch.where(shared, owner[rollouts.parent.clamp(min=0)], mine)
         if torch.equal(above, owner): break
@@ -104,6 +110,7 @@ def depth_advantages(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, ro
     Raises ValueError on wrong shapes, infinite rewards, or as `node_numbers`.
     Source: BranchGRPO (2025), code.
     """
+    check_shape(rewards, (len(rollouts),), 'the tensor of rewards')
     grpo(rewards, group, scale=scale)                    # checks the rewards as they came
     nodes = node_numbers(rollouts)
     real = nodes >= 0
@@ -135,9 +142,11 @@ def prune_leaves(rollouts, adv: Float[Tensor, "n t"], *, share: float = 0.5, sco
     Source: BranchGRPO (2025), code.
     """
     weight, _ = keep_all(rollouts, adv)
+    check_real('prune_leaves', share=share)
     if not 0 < share <= 1:
         raise ValueError(f"share is {share!r}, wanted a part of the last pieces in (0, 1].")
     ranked = score(rollouts.rewards, rollouts.group, rollouts=rollouts)
+    check_shape(ranked, rollouts.rewards.shape, 'what score gives')
     chance = token_noise(rollouts, 1)[:, -1]
     scored = ~rollouts.rewards.isnan()
     _, tree = rollouts.group.unique(return_inverse=True)

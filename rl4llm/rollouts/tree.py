@@ -179,7 +179,7 @@ class Meter:
         self.fed = 0
         self.passes = 0
 
-    def __getattr__(self, name): return getattr(self.policy, name)
+    def __getattr__(self, name): return getattr(vars(self).get('policy'), name)
 
     def sample(self, items, group=1, *, seed, **how):
         return sample(self, items, group, seed=seed, **how)
@@ -202,7 +202,7 @@ class _Metered:
         self.meter = meter
         self.inner = inner
 
-    def __getattr__(self, name): return getattr(self.inner, name)
+    def __getattr__(self, name): return getattr(vars(self).get('inner'), name)
 
     def step(self, tokens):
         self.meter.fed += len(tokens)
