@@ -207,7 +207,10 @@ def test_a_budget_that_is_not_reached_changes_nothing(thinker):
         rows = policy.sample(ITEMS, 4, seed=0, max_new_tokens=200)
         assert all(rows.texts[row] == plain.texts[row] for row in first)
         assert not forced_tokens(rows)[first].any()
-    assert Budgeted(thinker).sample(ITEMS, 4, seed=0).texts == thinker.sample(ITEMS, 4, seed=0).texts
+    policies = (Budgeted(thinker), thinker)
+    unlimited, plain = (policy.sample(ITEMS, 4, seed=0) for policy in policies)
+    assert unlimited.texts == plain.texts and torch.equal(unlimited.tokens, plain.tokens)
+    assert torch.equal(unlimited.logp_behave, plain.logp_behave)
 
 
 @pytest.mark.parametrize('how', [dict(temperature=0.0), dict(temperature=1.5, top_k=3, top_p=0.9)])
