@@ -117,7 +117,7 @@ class _ScriptedDecoder:
         for name in ('rows', 'inside', 'spent', 'put_off', 'next'):
             setattr(self, name, getattr(self, name)[index])
 
-# %% ../../nbs/inference/02_budget.ipynb #7a1b4881
+# %% ../../nbs/inference/02_budget.ipynb #64f89fe9
 class Budgeted:
     """A policy whose thoughts are cut after `budget` tokens, or made to go on `waits` times.
 
@@ -125,7 +125,8 @@ class Budgeted:
     waits: how often `</think>` is put off; `wait` is written in its place.
     answer: what is written behind a thought that was cut. tags, answer and wait are texts.
     drawn, forced: tokens so far, by the model and for it. cut, waited: thoughts cut, ends put off.
-    Only `sample` keeps to the budget; else it is the policy it was made of.
+    Only `sample` keeps to the budget; else it is the policy it was made of. Its rows with waits
+    are no fair draws of the model, and not for training.
     Raises ValueError for a budget below 1, fewer than 0 waits, or words that are no tokens.
     Source: Muennighoff et al. (2025), budget forcing.
     """
@@ -175,7 +176,7 @@ class Budgeted:
 
     def __repr__(self): return f'Budgeted({self.name})'
 
-# %% ../../nbs/inference/02_budget.ipynb #50c649a2
+# %% ../../nbs/inference/02_budget.ipynb #849d064a
 class _Drawing:
     "What `sample` draws from for a `Budgeted`: a policy with its decoder."
     has_fast_path = True                                   # it is sampled from token by token
@@ -214,9 +215,10 @@ def _check_room(budgeted, room: int | None) -> None:
     if budgeted.budget is None: return
     others = 2 + len(budgeted.script.cut)                  # the first tag, and one to answer with
     if budgeted.budget + others > room:
+        lower = f"lower the budget to {room - others} or " if room > others else ''
         raise ValueError(f"Budgeted: a thought of {budgeted.budget} tokens leaves no room for an "
-                         f"answer among {room}, for {others} more are needed: lower the budget to "
-                         f"{max(1, room - others)} or raise max_new_tokens.")
+                         f"answer among {room}, for {others} more are needed: {lower}raise "
+                         f"max_new_tokens to {budgeted.budget + others}.")
 
 # %% ../../nbs/inference/02_budget.ipynb #298da7a7
 def forced_tokens(rollouts) -> Bool[Tensor, "n t"]:
