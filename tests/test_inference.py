@@ -1,4 +1,4 @@
-"Votes, best-of-n and mixtures of policies, and whatever takes a policy takes them."
+"Votes, best-of-n, mixtures and budgets of policies, and whatever takes a policy takes them."
 
 import copy
 import dataclasses
@@ -8,12 +8,20 @@ import pytest
 import torch
 from rl4llm import Policy
 from rl4llm.analysis.page import report
+from rl4llm.core.numerics import keyed_uniform
+from rl4llm.core.sampling import choose, row_keys
 from rl4llm.inference import (
+<<<<<<< HEAD
     Ballots,
+=======
+    Budgeted,
+>>>>>>> 3c16c02723c0d9bed914b81faa0b051467f2c34e
     Chooser,
     Mixed,
     ballots_of,
+    budget_table,
     choice_curve,
+    forced_tokens,
     guided,
     mix_logits,
     text_score,
@@ -21,7 +29,7 @@ from rl4llm.inference import (
     transferred,
 )
 from rl4llm.rewards.verifier import correct
-from rl4llm.rollouts.tree import Meter
+from rl4llm.rollouts.tree import Forest, Meter, expand_nodes, trees_of
 from rl4llm.tasks import task
 
 ITEMS = task('countdown').sample(6, seed=0, split='test')
@@ -133,6 +141,7 @@ def test_a_mixture_of_nothing_is_refused(base):
         Mixed([(base, 0.0)])
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize('scale', [1.0, 1e-7, 1e-30])
 def test_the_scale_of_weights_plays_no_part(scale):
     right = np.array([[True, True, False, False]])
@@ -176,3 +185,160 @@ def test_what_a_part_rules_out_is_ruled_out(base, other):
     assert Mixed(iter([(base, 0.5), (other, 0.5)])).sample(ITEMS, 1, seed=0).texts
     with pytest.raises(ValueError, match='1 logits and 2 weights'):
         mix_logits([torch.zeros(3)], [1, 0])
+=======
+@pytest.fixture(scope='module')
+def thinker():
+    return Policy.load('tiny-think-v1')
+
+
+def by_hand(policy, item, seed, budget=None, waits=0, wait='<wait>', room=64):
+    "One budgeted response, token by token through plain forwards, and which tokens are forced."
+    known = policy.tokenizer.get_vocab()
+    begin, end = known['<think>'], known['</think>']
+    words = policy.tokenizer(wait, add_special_tokens=False)['input_ids']
+    ids, seen = policy.encode_prompts([item], room)
+    u = keyed_uniform(seed, row_keys(ids, seen, 1), torch.arange(room))[0]
+    said, forced, script = [], [], []
+    inside, spent = False, 0
+    for t in range(room):
+        is_forced = bool(script)
+        if script:
+            token = script.pop(0)
+        else:
+            so_far = torch.cat([ids, torch.tensor([said], dtype=ids.dtype)], 1)
+            with torch.no_grad():
+                logits = policy.model(input_ids=so_far).logits[:, -1]
+            token = int(choose(logits, u[t : t + 1])[0])
+            if inside and token == end and waits:
+                waits -= 1
+                token, *script = words
+                is_forced = True
+        said.append(token)
+        forced.append(is_forced)
+        if inside and token == end:
+            inside = False
+        elif inside:
+            spent += 1
+        elif token == begin:
+            inside = True
+        if inside and budget is not None and spent >= budget:
+            script = [end, known['<answer>']]
+        if token == policy.eos:
+            break
+    return said, forced
+
+
+@pytest.mark.parametrize(
+    'how',
+    [
+        dict(budget=5),
+        dict(waits=1),
+        dict(budget=30, waits=2),
+        dict(budget=17, waits=3, wait='<backtrack> <wait> 7'),
+    ],
+)
+def test_a_budgeted_row_is_what_plain_forwards_give(thinker, how):
+    rows = Budgeted(thinker, **how).sample(ITEMS, 1, seed=3, max_new_tokens=64)
+    real = rows.seg >= 0
+    for row, item in enumerate(ITEMS):
+        said, forced = by_hand(thinker, item, 3, **how)
+        assert rows.tokens[row][real[row]].tolist() == said
+        assert forced_tokens(rows)[row][real[row]].tolist() == forced
+    assert torch.equal(rows.mask, rows.sampled) and not (rows.mask & ~real).any()
+    assert not rows.logp_behave[~rows.mask].any()
+    with torch.no_grad():
+        logp, _ = thinker.logprobs(rows)
+    assert torch.allclose(logp, rows.logp_behave, atol=1e-4)
+
+
+def test_a_budget_that_is_not_reached_changes_nothing(thinker):
+    plain = thinker.sample(ITEMS, 4, seed=0, max_new_tokens=200)
+    first = [row for row in range(24) if plain.finished[row] and plain.mask[row].sum() < 90]
+    assert len(first) > 5
+    for policy in (Budgeted(thinker), Budgeted(thinker, 196), Budgeted(thinker, 90)):
+        rows = policy.sample(ITEMS, 4, seed=0, max_new_tokens=200)
+        assert all(rows.texts[row] == plain.texts[row] for row in first)
+        assert not forced_tokens(rows)[first].any()
+    policies = (Budgeted(thinker), thinker)
+    unlimited, plain = (policy.sample(ITEMS, 4, seed=0) for policy in policies)
+    assert unlimited.texts == plain.texts and torch.equal(unlimited.tokens, plain.tokens)
+    assert torch.equal(unlimited.logp_behave, plain.logp_behave)
+
+
+@pytest.mark.parametrize('how', [dict(temperature=0.0), dict(temperature=1.5, top_k=3, top_p=0.9)])
+def test_a_budgeted_row_does_not_depend_on_its_neighbours(thinker, how):
+    policy = Budgeted(thinker, 20, waits=1)
+    together = policy.sample(ITEMS, 4, seed=0, **how)
+    alone = policy.sample(ITEMS[2:3], 4, seed=0, **how)
+    assert alone.texts == together.texts[8:12]
+
+
+def test_a_budget_of_a_mixture_and_a_vote_over_budgets(thinker, base):
+    mixed = Mixed([(thinker, 0.9), (base, 0.1)])
+    rows = Budgeted(mixed, 6).sample(ITEMS, 2, seed=0, max_new_tokens=64)
+    assert forced_tokens(rows).any()
+    with torch.no_grad():
+        logp, _ = mixed.logprobs(rows)
+    assert torch.allclose(logp, rows.logp_behave, atol=1e-3)
+    assert len(Chooser(Budgeted(thinker, 6), 3).sample(ITEMS, 1, seed=0)) == 6
+
+
+def test_a_model_that_does_not_think_is_left_alone(base):
+    short = Budgeted(base, 1, waits=3)
+    assert short.sample(ITEMS, 4, seed=0).texts == base.sample(ITEMS, 4, seed=0).texts
+    assert short.forced == short.cut == short.waited == 0 < short.drawn
+
+
+def test_a_thought_that_the_prompt_opened_is_cut_too(thinker):
+    asked = [f'{item.prompt("compact")} <think>' for item in ITEMS]
+    policy = Budgeted(thinker, 4)
+    rows = policy.sample(asked, 2, seed=0)
+    assert policy.cut == 12
+    assert all(text.split()[4:6] == ['</think>', '<answer>'] for text in rows.texts)
+
+
+def test_the_report_and_the_trees_take_budgeted_rows(thinker):
+    policy = Budgeted(thinker, 8)
+    told = report(thinker, policy, task('countdown'), items=ITEMS[:3], samples=4)
+    assert told.after.model == policy.name and told._repr_html_()
+    rows = policy.sample(ITEMS, 2, seed=0)
+    rows.rewards[:] = 0.0
+    assert sum(len(tree.leaves) for tree in trees_of(rows)) > 6
+    assert rows._repr_html_()
+
+
+def test_who_draws_by_itself_is_told_that_it_would_miss_the_budget(thinker):
+    with pytest.raises(ValueError, match='only its `sample` keeps to the budget'):
+        expand_nodes(Forest(Budgeted(thinker, 8), ITEMS[:1], seed=0), [(0, 0)])
+
+
+def test_a_table_of_budgets_counts_what_was_spent(thinker):
+    table = budget_table(thinker, ITEMS, [2, None], samples=4)
+    plain = thinker.sample(ITEMS, 4, seed=0)
+    assert table.loc[None, 'drawn'] == int(plain.mask.sum()) / 24
+    assert table.loc[2, 'forced'] == 2 * table.loc[2, 'cut'] > 0
+    assert table.loc[2, 'passes'] < table.loc[None, 'passes']
+
+
+@pytest.mark.parametrize(
+    'how, said',
+    [
+        (dict(budget=0), 'budget is 0'),
+        (dict(budget=2.5), 'budget is 2.5'),
+        (dict(waits=-1), 'waits is -1'),
+        (dict(waits=1, wait=''), 'wait is an empty text'),
+        (dict(wait='perhaps so'), 'does not know all words'),
+        (dict(tags=('<a>', '<b>')), 'no token <a> and no token <b>'),
+    ],
+)
+def test_a_budget_that_cannot_be_is_refused(thinker, how, said):
+    with pytest.raises(ValueError, match=said):
+        Budgeted(thinker, **how)
+
+
+def test_a_budget_leaves_room_for_an_answer(thinker):
+    with pytest.raises(ValueError, match='lower the budget to 252'):
+        Budgeted(thinker, 253).sample(ITEMS, 1, seed=0)
+    with pytest.raises(ValueError, match='needed: raise max_new_tokens to 34'):
+        Budgeted(thinker, 30).sample(ITEMS, 1, seed=0, max_new_tokens=4)
+>>>>>>> 3c16c02723c0d9bed914b81faa0b051467f2c34e

@@ -5,15 +5,12 @@ from itertools import product
 import pytest, torch
 from rl4llm.analysis.thoughts import (
     ABOUT,
-    accuracy_by_budget,
     Thought,
-    answering,
     by_backtracks,
     feedback_accuracies,
     feedback_prompts,
     feedback_table,
     read_thought,
-    think_within,
     thought_lines,
     thought_summary,
     thought_table,
@@ -232,17 +229,6 @@ def quickest(work, times=5):
     return min(took)
 
 
-def test_a_thought_with_a_budget_answers(small_policy):
-    items = problems('easy', 3)
-    for budget in (0, 5):
-        texts = think_within(small_policy, items, 2, budget=budget, seed=0, room=6)
-        assert [len(some) for some in texts] == [2, 2, 2]
-        cut = [text for some in texts for text in some if len(text.split()) >= budget]
-        assert cut and all('<answer>' in text for text in cut)
-    table = accuracy_by_budget(small_policy, items, (0, 5), samples=2)
-    assert table.index.tolist() == [0, 5] and table.accuracy.between(0, 1).all()
-
-
 def test_feedback_is_measured_by_problem_and_the_table_is_its_mean(small_policy):
     items = problems('easy', 3)
     found = feedback_accuracies(small_policy, items, samples=2, seed=1)
@@ -250,14 +236,6 @@ def test_feedback_is_measured_by_problem_and_the_table_is_its_mean(small_policy)
     table = feedback_table(small_policy, items, samples=2, seed=1)
     assert tuple(table.index) == FEEDBACK and tuple(table) == ABOUT
     assert all(table.loc[pair] == found[pair].mean() for pair in found)
-
-
-def test_a_response_is_made_to_answer_in_the_right_place():
-    assert answering('<think> 1 + 1 = 2') == '<think> 1 + 1 = 2 </think> <answer>'
-    assert (
-        answering('<think> 1 </think> <confidence>') == '<think> 1 </think> <confidence> <answer>'
-    )
-    assert answering('1 + 1') == '1 + 1 <answer>' and answering('<answer> 1') == '<answer> 1'
 
 
 def test_feedback_of_another_is_that_of_the_next_problem():

@@ -166,15 +166,12 @@ from .signal import signal_map as signal_map
 from .signal import signal_share as signal_share
 from .thoughts import ABOUT as ABOUT
 from .thoughts import Thought as Thought
-from .thoughts import accuracy_by_budget as accuracy_by_budget
-from .thoughts import answering as answering
 from .thoughts import by_backtracks as by_backtracks
 from .thoughts import feedback_accuracies as feedback_accuracies
 from .thoughts import feedback_prompts as feedback_prompts
 from .thoughts import feedback_table as feedback_table
 from .thoughts import plot_thought as plot_thought
 from .thoughts import read_thought as read_thought
-from .thoughts import think_within as think_within
 from .thoughts import thought_lines as thought_lines
 from .thoughts import thought_summary as thought_summary
 from .thoughts import thought_table as thought_table

@@ -1,6 +1,10 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import budget as budget
 from . import mixing as mixing
 from . import voting as voting
+from .budget import Budgeted as Budgeted
+from .budget import budget_table as budget_table
+from .budget import forced_tokens as forced_tokens
 from .mixing import Mixed as Mixed
 from .mixing import guided as guided
 from .mixing import mix_logits as mix_logits
