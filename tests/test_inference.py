@@ -11,11 +11,9 @@ from rl4llm.analysis.page import report
 from rl4llm.core.numerics import keyed_uniform
 from rl4llm.core.sampling import choose, row_keys
 from rl4llm.inference import (
-<<<<<<< HEAD
     Ballots,
-=======
+
     Budgeted,
->>>>>>> 3c16c02723c0d9bed914b81faa0b051467f2c34e
     Chooser,
     Mixed,
     ballots_of,
@@ -141,7 +139,6 @@ def test_a_mixture_of_nothing_is_refused(base):
         Mixed([(base, 0.0)])
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize('scale', [1.0, 1e-7, 1e-30])
 def test_the_scale_of_weights_plays_no_part(scale):
     right = np.array([[True, True, False, False]])
@@ -185,7 +182,7 @@ def test_what_a_part_rules_out_is_ruled_out(base, other):
     assert Mixed(iter([(base, 0.5), (other, 0.5)])).sample(ITEMS, 1, seed=0).texts
     with pytest.raises(ValueError, match='1 logits and 2 weights'):
         mix_logits([torch.zeros(3)], [1, 0])
-=======
+
 @pytest.fixture(scope='module')
 def thinker():
     return Policy.load('tiny-think-v1')
@@ -341,4 +338,3 @@ def test_a_budget_leaves_room_for_an_answer(thinker):
         Budgeted(thinker, 253).sample(ITEMS, 1, seed=0)
     with pytest.raises(ValueError, match='needed: raise max_new_tokens to 34'):
         Budgeted(thinker, 30).sample(ITEMS, 1, seed=0, max_new_tokens=4)
->>>>>>> 3c16c02723c0d9bed914b81faa0b051467f2c34e
