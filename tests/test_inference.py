@@ -12,7 +12,6 @@ from rl4llm.core.numerics import keyed_uniform
 from rl4llm.core.sampling import choose, row_keys
 from rl4llm.inference import (
     Ballots,
-
     Budgeted,
     Chooser,
     Mixed,
@@ -146,8 +145,12 @@ def test_the_scale_of_weights_plays_no_part(scale):
     ballots = Ballots([['7', '7', '9', '8']], right, np.ones((1, 4), int), dict(sure=sure))
     assert choice_curve(ballots, [4], score='sure')[0, 0] == 0
     assert choice_curve(ballots, [1, 4])[0].tolist() == [0.5, 1.0]
-    many = Ballots([['7', *'9' * 20]], np.arange(21)[None] == 0, np.ones((1, 21), int),
-                   dict(sure=scale * (np.arange(21)[None] == 0)))
+    many = Ballots(
+        [['7', *'9' * 20]],
+        np.arange(21)[None] == 0,
+        np.ones((1, 21), int),
+        dict(sure=scale * (np.arange(21)[None] == 0)),
+    )
     assert choice_curve(many, [21], score='sure')[0, 0] == 1
 
 
@@ -182,6 +185,7 @@ def test_what_a_part_rules_out_is_ruled_out(base, other):
     assert Mixed(iter([(base, 0.5), (other, 0.5)])).sample(ITEMS, 1, seed=0).texts
     with pytest.raises(ValueError, match='1 logits and 2 weights'):
         mix_logits([torch.zeros(3)], [1, 0])
+
 
 @pytest.fixture(scope='module')
 def thinker():
