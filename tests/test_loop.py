@@ -24,7 +24,7 @@ from rl4llm.training.checkpoints import list_checkpoints
 from rl4llm.core.storage import pack
 from rl4llm.training.loop import TrainingDiverged, train
 from rl4llm.core import ready_stages
-from rl4llm.core.pipeline import build_stages, row_parts
+from rl4llm.core.pipeline import build_stages, row_parts, rows_loss
 from rl4llm.core.registry import load_stages
 from rl4llm.core.signals import known_signals, source_of, writer_of
 from rl4llm.tasks import task_of
@@ -204,6 +204,23 @@ def test_a_loss_that_explodes_stops_the_run_before_the_weights_change(
         and 'checkpoint' in str(error.value)
     )
     assert all(torch.equal(v, before[k]) for k, v in pack(small_policy.model).items())
+
+
+def beyond_the_limit(logp, logp_old, adv, mask, **more):
+    return 0 * logp + 15_000
+
+
+def below_the_limit(logp, logp_old, adv, mask, **more):
+    return 0 * logp + 9_000
+
+
+def test_a_loss_of_ten_thousand_counts_as_diverged_if_nobody_says_more(small_policy, easy, lively):
+    fine = lively.but(objective=below_the_limit)
+    assert train(small_policy, easy, fine, steps=1).config['status'] == 'finished'
+    far = lively.but(objective=beyond_the_limit)
+    with pytest.raises(TrainingDiverged, match='15000'):
+        train(small_policy, easy, far, steps=1)
+    assert train(small_policy, easy, far, steps=1, limit=2e4).config['status'] == 'finished'
 
 
 class Poison:
@@ -1448,3 +1465,27 @@ def test_nobody_is_taken_for_a_checkpoint_by_accident(tmp_path, tiny_folder, eas
             limit=1e-30,
             callbacks=[twice],
         )
+
+
+def test_a_loss_of_rows_is_told_what_is_not_in_the_rows(monkeypatch, small_policy, easy):
+    from rl4llm.core import registry
+
+    monkeypatch.setattr(registry, 'STAGES', registry.STAGES | {})
+    told = []
+
+    def wary(rollouts, adv, *, policy):
+        told.append(('select', policy))
+        return torch.ones_like(adv), torch.ones_like(rollouts.mask[:, 0])
+
+    def tied(logp, mask, *, policy):
+        told.append(('regulariser', policy))
+        return 0 * logp
+
+    stage('select', needs=('policy',))(wary)
+    stage('regulariser', needs=('policy',))(tied)
+    made = recipe('grpo').but(select=wary, regularisers=(use(tied),))
+    rows = small_policy.sample(easy.sample(2, seed=0), 2, seed=0, max_new_tokens=6)
+    adv = rows.mask.float()
+    loss, keep = rows_loss(build_stages(made), rows, adv, rows.logp_behave, {}, policy='mine')
+    assert keep.all() and loss.shape == adv.shape
+    assert told == [('select', 'mine'), ('regulariser', 'mine')]

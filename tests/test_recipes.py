@@ -3,6 +3,7 @@
 import html, math
 from functools import cache
 import pytest, torch
+from rl4llm.core import registry
 from rl4llm.core.method_map import is_placebo, recipe_map, recipe_tree
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import RECIPES, STAGE_FIELDS, recipe
@@ -104,3 +105,47 @@ def test_the_table_is_shown_in_full():
     for name in RECIPES:
         assert TABLE.changes[name] in page and TABLE.summary[name] in page
     assert 'grpo' in TABLE[TABLE.parent == 'rloo']._repr_html_()
+
+
+@pytest.mark.parametrize(
+    'written, meant',
+    [
+        ('REINFORCE++', 'reinforce_pp'),
+        ('REINFORCE++-baseline', 'reinforce_pp_baseline'),
+        ('Dr. GRPO', 'dr_grpo'),
+        ('dr-grpo', 'dr_grpo'),
+        ('PSR', 'positive'),
+        ('W-REINFORCE', 'weighted_reinforce'),
+        ('SimpleVLA-RL', 'simplevla'),
+    ],
+)
+def test_a_name_as_papers_write_it(written, meant):
+    assert recipe(written).name == meant
+
+
+def test_a_sign_that_makes_another_method_is_not_dropped():
+    with pytest.raises(KeyError, match='grpo'):
+        recipe('GRPO+')
+
+
+def registered_by(module, *args, **changes):
+    "What `add_recipe` does when a module of that name calls it."
+    names = {'__name__': module, 'add_recipe': registry.add_recipe}
+    exec('def call(*args, **changes): return add_recipe(*args, **changes)', names)
+    return names['call'](*args, **changes)
+
+
+@pytest.mark.parametrize(
+    'name, aliases, said',
+    [
+        ('dapo', (), "'dapo' is defined in .*dynamic_sampling and again in elsewhere"),
+        ('my_own', ('VERL',), "'verl' of recipe 'my_own' is a name of the recipe 'rank_shaping'"),
+        ('my_own', ('rloo',), "'rloo' of recipe 'my_own' is a name of the recipe 'rloo'"),
+    ],
+)
+def test_a_name_that_is_taken_is_not_given_twice(monkeypatch, name, aliases, said):
+    monkeypatch.setattr(registry, 'RECIPES', registry.RECIPES | {})
+    monkeypatch.setattr(registry, '_ALIASES', dict(registry._ALIASES))
+    with pytest.raises(ValueError, match=said):
+        registered_by('elsewhere', name, 'reinforce', aliases=aliases)
+    registered_by('__main__', 'dapo', 'reinforce')  # a notebook may try its own

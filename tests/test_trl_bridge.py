@@ -599,3 +599,11 @@ def test_two_processes_train_as_one(name, tmp_path):
     changed = {name: one[name] - start[name] for name in one}
     assert any(x.any() for x in changed.values())
     assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
+
+
+def test_the_warm_up_takes_as_many_generations_as_in_the_loop():
+    made = recipe('grpo', prompts=4, group=4, minibatch=8, epochs=3, warmup=5)
+    given = trl_arguments(made, rows=8)
+    updates = given['steps_per_generation'] // given['gradient_accumulation_steps']
+    assert updates * given['num_iterations'] == 6
+    assert given['warmup_steps'] == 5 * 6

@@ -6,6 +6,7 @@ from . import critic as critic
 from . import difficulty_weights as difficulty_weights
 from . import dynamic_sampling as dynamic_sampling
 from . import effective_rank as effective_rank
+from . import elliptical_bonus as elliptical_bonus
 from . import flow_rewards as flow_rewards
 from . import gradient_guided as gradient_guided
 from . import group_relative as group_relative
@@ -60,6 +61,13 @@ from .effective_rank import rank_features as rank_features
 from .effective_rank import rank_shaping as rank_shaping
 from .effective_rank import rank_velocity as rank_velocity
 from .effective_rank import row_bonus as row_bonus
+from .elliptical_bonus import elliptical as elliptical
+from .elliptical_bonus import leave_one_out as leave_one_out
+from .elliptical_bonus import leverage_bonus as leverage_bonus
+from .elliptical_bonus import leverages as leverages
+from .elliptical_bonus import most_different as most_different
+from .elliptical_bonus import pooled_states as pooled_states
+from .elliptical_bonus import sparse_projection as sparse_projection
 from .flow_rewards import VelocityNet as VelocityNet
 from .flow_rewards import flow_loss as flow_loss
 from .flow_rewards import flow_penalty as flow_penalty

@@ -127,11 +127,13 @@ def sigma_filter(rollouts, adv: Float[Tensor, "n t"], *,
     return weight.masked_fill(outlier, 0), keep
 
 # %% ../../nbs/advantages/03_batch_normalised.ipynb #ca608852
-add_recipe('reinforce_pp', 'reinforce', advantage=reinforce_plus_plus, objective='ppo_clip',
+add_recipe('reinforce_pp', 'reinforce', aliases=('REINFORCE++',),
+           advantage=reinforce_plus_plus, objective='ppo_clip',
            summary='returns whitened over all tokens of the batch, clipped ratio')
 add_recipe('reinforce_pp_kl', 'reinforce_pp', advantage=reinforce_plus_plus_kl,
            summary='a KL penalty inside the token rewards')
-add_recipe('reinforce_pp_baseline', 'reinforce_pp', advantage=reinforce_plus_plus_baseline,
+add_recipe('reinforce_pp_baseline', 'reinforce_pp', aliases=('REINFORCE++-baseline',),
+           advantage=reinforce_plus_plus_baseline,
            summary="the group's mean as baseline, then whitened")
 add_recipe('lite_ppo', 'grpo', paper=15, advantage=use(grpo, scale='batch'),
            aggregate=use('aggregate', mode='token-mean'),

@@ -512,21 +512,37 @@ def add_recipe(name: str, parent: str | None = None, *, paper: int | None = None
     """Register a recipe: `parent`'s with `changes` (the plain defaults if there is no parent).
 
     aliases: other names that `recipe` answers to, as papers write them.
-    Raises TypeError for a field that recipes do not have.
+    Raises TypeError for a field that recipes do not have, ValueError for a name or an alias that
+    another recipe has.
     """
     check_fields(changes)
     module = inspect.currentframe().f_back.f_globals.get('__name__', '__main__')
     spec = RecipeSpec(name, parent, paper, summary, changes, module)
+    _check_names(spec, aliases)
     _ALIASES.update({_plain(other): name for other in aliases})
     old = RECIPES.get(name)
     if old is None or not _is_newer(old.module, module):
         RECIPES[name] = spec
     return spec
 
+
+def _check_names(spec: RecipeSpec, aliases) -> None:
+    "Raises ValueError if another module has a recipe of this name, or if an alias is taken."
+    old = RECIPES.get(spec.name)
+    owners = {spec.module, spec.module if old is None else old.module}
+    if len(owners) == 2 and '__main__' not in owners:
+        raise ValueError(f"recipe {spec.name!r} is defined in {old.module} and again in "
+                         f"{spec.module}; rename one of them.")
+    for other in map(_plain, aliases):
+        taken_by = other if other in RECIPES else _ALIASES.get(other, spec.name)
+        if taken_by != spec.name:
+            raise ValueError(f"the alias {other!r} of recipe {spec.name!r} is a name of the recipe "
+                             f"{taken_by!r} already; choose another.")
+
 # %% ../../nbs/core/06_registry.ipynb #f0553fc8
 def _plain(name: str) -> str:
-    "A name as it is looked up: 'Dr. GRPO', 'dr-grpo' and 'dr_grpo' are one."
-    letters = [c if c.isalnum() else ' ' for c in str(name).lower()]
+    "A name as it is looked up: 'Dr. GRPO' is 'dr-grpo' and 'dr_grpo', and not 'Dr. GRPO+'."
+    letters = [c if c.isalnum() or c == '+' else ' ' for c in str(name).lower()]
     return '_'.join(''.join(letters).split())
 
 # %% ../../nbs/core/06_registry.ipynb #90d3f12e

@@ -148,6 +148,12 @@ class Budgeted:
 
     def __getattr__(self, name): return getattr(self.__dict__['policy'], name)
     @property
+    def not_for_training(self):
+        "Why not, in words; empty without waits, where every token with a loss is the model's."
+        if not self.waits: return getattr(self.policy, 'not_for_training', '')
+        return ('where an end was put off, its rows are no draws of the model. Train the policy it '
+                'was made of, or one without waits.')
+    @property
     def name(self):
         limit = '' if self.budget is None else f', thoughts of at most {self.budget}'
         return f'{self.policy.name}{limit}' + f', {self.waits} waits' * bool(self.waits)

@@ -64,6 +64,8 @@ class Mixed:
 
     def __getattr__(self, name): return getattr(vars(self).get('first'), name)
     has_fast_path = True                                   # it is sampled from token by token
+    not_for_training = ('only its first part would learn, from draws of the mixture. Train one '
+                        'part, and mix afterwards.')
     @property
     def context(self): return min(policy.context for policy, _ in self.parts)
 

@@ -190,6 +190,8 @@ class Chooser:
         self.given = 0
 
     def __getattr__(self, name): return getattr(vars(self).get('policy'), name)
+    not_for_training = ('its rows are chosen among several and no draws of the model. Train the '
+                        'policy it was made of, and choose afterwards.')
     @property
     def name(self): return f'{self.policy.name}, {self.rule} of {self.draws}'
 

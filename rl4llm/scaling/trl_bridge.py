@@ -62,6 +62,8 @@ def trl_arguments(recipe, *, rows: int, processes: int = 1) -> dict:
     """The arguments of TRL's `GRPOConfig` that a recipe decides.
 
     rows: of one micro-batch on one device. processes: devices.
+    The warm-up takes as many generations as in the loop here, counted in updates as TRL does; TRL
+    begins it at a rate of 0.
     Raises ValueError if the rows do not make up whole updates.
     """
     made = as_recipe(recipe)
@@ -72,12 +74,13 @@ def trl_arguments(recipe, *, rows: int, processes: int = 1) -> dict:
         raise ValueError(f"recipe {made.name!r} draws {generated} rows and updates on {update}; "
                          f"{processes} x {rows} rows at a time do not make that up. Wanted a "
                          f"divisor of {update}, and {update} a divisor of {generated}.")
+    updates = made.epochs * generated // update
     batch = dict(num_generations=made.group, per_device_train_batch_size=rows,
                  gradient_accumulation_steps=update // together,
                  steps_per_generation=generated // together, num_iterations=made.epochs)
     optimiser = dict(learning_rate=made.lr, adam_beta1=made.betas[0], adam_beta2=made.betas[1],
                      weight_decay=made.weight_decay, max_grad_norm=made.max_grad_norm,
-                     lr_scheduler_type='constant_with_warmup', warmup_steps=made.warmup)
+                     lr_scheduler_type='constant_with_warmup', warmup_steps=made.warmup * updates)
     length = {'max_completion_length': made.max_new_tokens} if made.max_new_tokens else {}
     has_reference = needs_reference(build_stages(made).needs)
     return dict(**batch, **optimiser, **length, temperature=made.temperature,
@@ -455,8 +458,8 @@ def fitted(values: Float[Tensor, "n s ..."], mask: Bool[Tensor, "n t"]) -> Float
 def _slice_loss(trainer, model, inputs: dict) -> Float[Tensor, ""]:
     "The recipe's loss of a slice of an optimiser step."
     stages = trainer.stages
-    rows, kept = _present(trainer)
-    batch = rows.take(inputs['row'])
+    present, kept = _present(trainer)
+    batch = present.take(inputs['row'])
     kept = kept[inputs['row']]
     names = dict.fromkeys(('logp', 'entropy', *live_names(stages.needs)))
     live = _live_statistics(trainer, model, inputs, tuple(names))

@@ -1,7 +1,11 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import accuracy_band as accuracy_band
 from . import durations as durations
 from . import forking_tokens as forking_tokens
 from . import row_selection as row_selection
+from .accuracy_band import exploration_switches as exploration_switches
+from .accuracy_band import operators_of as operators_of
+from .accuracy_band import share_of_rare as share_of_rare
 from .durations import duration_weighted as duration_weighted
 from .durations import duration_weights as duration_weights
 from .durations import made_up_seconds as made_up_seconds

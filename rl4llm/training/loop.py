@@ -541,7 +541,8 @@ def finish(run: Run, status: str, seconds: float) -> None:
 def _as_given(policy, task, recipe) -> tuple:
     """Policy, task and recipe, each loaded if it is a name.
 
-    Raises TypeError for what is no such thing, or is given at another's place.
+    Raises TypeError for what is no such thing, is given at another's place, or is a policy for
+    inference alone (it then says why in `not_for_training`).
     """
     order = "wanted train(policy, task, recipe, steps=...), in this order."
     if isinstance(policy, str) and policy.split('/')[0] in tasks() and not Path(policy).exists():
@@ -549,7 +550,11 @@ def _as_given(policy, task, recipe) -> tuple:
     for name, given in (('policy', policy), ('task', task)):
         if hasattr(given, 'to_dict') and hasattr(given, 'advantage'):
             raise TypeError(f"the {name} is the recipe {given.name!r}: {order}")
-    return as_policy(policy), as_task(task), as_recipe(recipe)
+    policy = as_policy(policy)
+    reason = getattr(policy, 'not_for_training', '')
+    if reason:
+        raise TypeError(f"the policy {policy.name!r} is not for training: {reason}")
+    return policy, as_task(task), as_recipe(recipe)
 
 # %% ../../nbs/training/06_loop.ipynb #70217d20
 def check_steps(state: TrainState) -> None:
