@@ -127,11 +127,20 @@ def countdown_rule(item, text):
 
 def result_of(part):
     "What stands behind `x =` or `3 + 4 =`, the marks of a formula left out; else the part itself."
-    plain = part.strip().strip('*$`.#').strip()
+    plain = unmarked(part)
     before, sign, after = plain.rpartition('=')
     named = before.strip()
-    sums = all(letter.isdecimal() or letter in ' \t\n+-*/().=' for letter in named)
-    return after.strip() if sign and (sums or named.isidentifier()) else plain
+    sums = all(x.isdecimal() or x.isspace() or x in '+-*/().=' for x in named)
+    return unmarked(after) if sign and (sums or named.isidentifier()) else plain
+
+
+def unmarked(part):
+    "A text without the marks of a formula and the white space at its ends."
+    before = None
+    while part != before:
+        before = part
+        part = part.strip().strip('*$`.#')
+    return part
 
 
 def modular_rule(item, text):
@@ -201,7 +210,7 @@ def listed(part, marks):
 
 def bare(part):
     "An answer without the marks of a formula around it, unless it has a `=`."
-    return part.strip() if '=' in part else part.strip().strip('*$`.#').strip()
+    return part.strip() if '=' in part else unmarked(part)
 
 
 def sequence_rule(item, text):
