@@ -127,11 +127,20 @@ def countdown_rule(item, text):
 
 def result_of(part):
     "What stands behind `x =` or `3 + 4 =`, the marks of a formula left out; else the part itself."
-    plain = part.strip().strip('*$`.#').strip()
+    plain = unmarked(part)
     before, sign, after = plain.rpartition('=')
     named = before.strip()
-    sums = all(letter.isdecimal() or letter in ' \t\n+-*/().=' for letter in named)
-    return after.strip() if sign and (sums or named.isidentifier()) else plain
+    sums = all(x.isdecimal() or x.isspace() or x in '+-*/().=' for x in named)
+    return unmarked(after) if sign and (sums or named.isidentifier()) else plain
+
+
+def unmarked(part):
+    "A text without the marks of a formula and the white space at its ends."
+    before = None
+    while part != before:
+        before = part
+        part = part.strip().strip('*$`.#')
+    return part
 
 
 def modular_rule(item, text):
@@ -179,6 +188,88 @@ def sat_rule(item, text):
     truth = {i: value for i, (_, value) in enumerate(said, 1)}
     right = all(any(truth[abs(x)] is (x > 0) for x in clause) for clause in clauses)
     return Rule(right, right)
+
+
+# -- the rules of lists: terms of a sequence, nodes of a path
+
+
+def listed(part, marks):
+    """The words of a list, None if it is none.
+
+    Between two of them stand white space and at most one of the marks; behind the last none.
+    """
+    for mark in marks:
+        part = part.replace(mark, ' , ')
+    words = part.split()
+    if not words or words[0] == ',' or words[-1] == ',':
+        return None
+    if any(a == b == ',' for a, b in zip(words, words[1:])):
+        return None
+    return [word for word in words if word != ',']
+
+
+def bare(part):
+    "An answer without the marks of a formula around it, unless it has a `=`."
+    return part.strip() if '=' in part else unmarked(part)
+
+
+def sequence_rule(item, text):
+    "The asked terms, in order, and no others."
+    part = answer_part(text)
+    if part is None:
+        return Rule(False, False)
+
+    def said(part):
+        words = listed(part, ',')
+        return words is not None and tuple(map(plain_number, words)) == item.data[1]
+
+    return Rule(said(part), said(part) or said(bare(part)))
+
+
+def lookup_rule(item, text):
+    "What the table says: found by walking, or by looking at every row of the noun."
+    columns, rows, (verb, about, column, number) = item.data
+    at = columns.index(column)
+    if verb == 'follow':
+        name = about
+        for _ in range(number):
+            (name,) = [follower for row, _, follower, _ in rows if row == name]
+        (right,) = [str(numbers[at]) for row, _, _, numbers in rows if row == name]
+    else:
+        found = [(numbers[at], row) for row, noun, _, numbers in rows if noun == about]
+        right = {
+            'most': lambda: sorted(found)[-1][1],
+            'count': lambda: str(len([value for value, _ in found if value - number > 0])),
+            'sum': lambda: str(sum(value for value, _ in found)),
+        }[verb]()
+    part = answer_part(text)
+    if part is None:
+        return Rule(False, False)
+    ways = (part, bare(part) if verb == 'most' else result_of(part))
+    required, allowed = (way.strip() == right for way in ways)
+    return Rule(required, required or allowed)
+
+
+def path_rule(item, text):
+    "From the start along edges to the goal, in as few steps as is asked for."
+    _, edges, start, goal, limit = item.data
+    joined = {(a, b) for pair in edges for a, b in (pair, pair[::-1])}
+    most, ends = 0, {start}
+    while goal not in ends:
+        ends |= {b for a, b in joined if a in ends}
+        most += 1
+    most = limit or most
+
+    def right(part):
+        nodes = listed(part, ('->', '→', ','))
+        if nodes is None or (nodes[0], nodes[-1]) != (start, goal) or len(nodes) > most + 1:
+            return False
+        return all(step in joined for step in zip(nodes, nodes[1:]))
+
+    part = answer_part(text)
+    if part is None:
+        return Rule(False, False)
+    return Rule(right(part), right(part) or right(bare(part)))
 
 
 # -- the rules of own data: a number in any way of writing it, or the same words
@@ -339,6 +430,7 @@ def own_rule(item, text):
 
 OWN = 'fuzz own'
 RULES = dict(countdown=countdown_rule, modular=modular_rule, sat=sat_rule)
+RULES |= dict(sequence=sequence_rule, lookup=lookup_rule, path=path_rule)
 RULES[OWN] = own_rule
 
 
@@ -511,6 +603,85 @@ def sat_problem(rng, item, solutions):
     return Problem(item, solutions, near)
 
 
+def answer_of(text):
+    "What stands in the tags of a demonstration."
+    return text.partition(OPEN)[2].partition(CLOSE)[0].strip()
+
+
+def sequence_problem(rng, item, solutions):
+    "Near: a term too many, too few, off by one or out of place; another rule that fits as well."
+    shown, asked, _ = item.data
+    i = rng.randrange(len(asked))
+    step = shown[-1] - shown[-2]
+    near = [[*asked, asked[-1]], asked[:-1], asked[::-1], [shown[-1], *asked], [*asked[1:], 7]]
+    near += [[x + (j == i) * rng.choice((-1, 1, 10)) for j, x in enumerate(asked)]]
+    near += [[shown[-1] + step * (j + 1) for j in range(len(asked))], [*shown, *asked], [7] * 400]
+    near = [' '.join(map(str, terms)) for terms in near]
+    right = ' '.join(map(str, asked))
+    near += [
+        right.replace(' ', ', ') + ',',
+        f'0{right}',
+        f'{right} or 7',
+        f'x = {right}',
+        f'-{right}',
+    ]
+    near += [right.replace(' ', ' , , '), right.replace(' ', ';'), f'[{right}]', f'{right}.0']
+    more = [right, right.replace(' ', ', '), right.replace(' ', ','), right.replace(' ', '\n')]
+    tagged = [f'{OPEN} {n} {CLOSE}' if rng.random() < 0.7 else n for n in near]
+    return Problem(item, [*solutions, *more], tagged)
+
+
+def cells_on_the_way(item):
+    "The cells of the rows that pointers lead through, and of the one behind them."
+    columns, rows, (_, name, column, number) = item.data
+    found = []
+    for _ in range(number + 2):
+        (row,) = [row for row in rows if row[0] == name]
+        found.append(str(row[3][columns.index(column)]))
+        name = row[2]
+    return found
+
+
+def lookup_problem(rng, item, solutions):
+    "Near: the cells beside the right one and on the way to it, other names and numbers."
+    _, rows, (verb, about, column, number) = item.data
+    right = answer_of(solutions[0])
+    cells = [str(x) for *_, numbers in rows for x in numbers] + [name for name, *_ in rows]
+    near = [f'{right} {right}', f'0{right}', f'{right} or {cells[0]}', f'x = {right}', f'{right}.0']
+    near += [f'{cells[-1]} = {right}', f'{right} = {cells[-1]}', f'3 + 4 = {right}', f'-{right}']
+    near += cells_on_the_way(item) if verb == 'follow' else []
+    near += [*rng.sample(cells, 4), about, str(number), column, right.upper(), f'+{right}']
+    lucky = f'a -> b ; b {column} 3 {OPEN} {right} {CLOSE}'
+    tagged = [f'{OPEN} {n} {CLOSE}' if rng.random() < 0.7 else n for n in near]
+    return Problem(item, [*solutions, lucky, right], tagged)
+
+
+def wandering(rng, edges, start, steps):
+    "A walk along edges, and what becomes of it if one of its nodes is another."
+    beside = [b for pair in edges for a, b in (pair, pair[::-1]) if a == start]
+    if not steps or not beside:
+        return [start]
+    return [start, *wandering(rng, edges, rng.choice(beside), steps - 1)]
+
+
+def path_problem(rng, item, solutions):
+    "Near: a detour, a jump, a step too many or too few, and walks that get lost."
+    _, edges, start, goal, limit = item.data
+    good = answer_of(solutions[0]).split()
+    i = rng.randrange(len(good))
+    near = [good[:-1], good[1:], good[::-1], [*good, good[-2]], [*good, *good[-2:]], good[:1]]
+    near += [[*good[:i], *good[i + 1 :]], [*good[: i + 1], *good[i:]], [start, goal], [goal]]
+    near += [[*good[:1], *good[:2], *good[1:]], [*good[:2], *good]]
+    near += [wandering(rng, edges, start, n) for n in (len(good) - 1, limit, limit + 1, 9)]
+    near = [' '.join(nodes) for nodes in near]
+    text = ' '.join(good)
+    near += [text.upper(), text.replace(' ', ''), f'{text} ->', text.replace(' ', '-'), f'{text} 3']
+    near += [f'a = {text}', text.replace(' ', ' ; '), text.replace(' ', ' -> , '), f'{text} .']
+    more = [text, *(text.replace(' ', between) for between in (' -> ', ', ', '\n', '->', ' → '))]
+    tagged = [f'{OPEN} {n} {CLOSE}' if rng.random() < 0.7 else n for n in near]
+    return Problem(item, [*solutions, *more], tagged)
+
+
 ROWS = [42, -7, 0, 1200, 0.5, -2.25, 10**30, '3/4', '$15', '12%', '2 1/2', 'Paris', 'x + y', 'B']
 ROWS += [['yes', 'true'], ['7', 'seven'], 'So 6 * 3 makes\n#### 18', 'It is \\boxed{x^{2}}', '1e5']
 
@@ -538,10 +709,14 @@ def own_problem(rng, item):
 
 
 MAKERS = dict(countdown=countdown_problem, modular=modular_problem, sat=sat_problem)
+MAKERS |= dict(sequence=sequence_problem, lookup=lookup_problem, path=path_problem)
 DIALS = dict(
     modular=[dict(length=12, modulus=99), dict(length=1, modulus=3)],
     sat=[dict(variables=12, clauses=30), dict(variables=2, clauses=3, literals=2)],
     countdown=[dict(numbers=5, ops='+-*/', max_value=9999, low=0), dict(numbers=2)],
+    sequence=[dict(rules=7, shown=12, asked=6), dict(rules=1, shown=4, asked=1)],
+    lookup=[dict(rows=20, columns=6, hops=19), dict(rows=2, columns=1, hops=0)],
+    path=[dict(nodes=20, loops=12, slack=9), dict(width=3, loops=0, slack=0)],
 )
 SIZE = 6  # problems of a source in one block
 

@@ -7,6 +7,7 @@ import fuzz
 from fuzz import OWN, RULES, outcome, rule_of, timed
 from rl4llm.tasks import Item, Verdict, task_from, tasks
 from rl4llm.tasks import countdown as C, modular as M, own_data as O, protocol as P, sat as S
+from rl4llm.tasks import lookup as L, paths as G, sequences as Q
 
 COUNT = 10_000
 
@@ -39,6 +40,18 @@ def test_texts_are_right_and_wrong_for_every_task(corpus):
 HAND = Item('countdown', ((2, 3, 5), 10, 20, '+-*'))
 MOD = Item('modular', (7, 5, (('*', 3), ('-', 2))))
 SAT = Item('sat', (2, ((1, 2), (-1, -2))))
+SEQ = Item('sequence', ((2, 4, 6, 8, 10), (12, 14), 7))
+TABLE = (
+    ('red', 'blue'),
+    (('a', 'cat', 'b', (7, 9)), ('b', 'dog', 'c', (5, 30)), ('c', 'cat', 'a', (1, 2))),
+)
+CELL = Item('lookup', (*TABLE, ('follow', 'a', 'blue', 1)))
+MOST = Item('lookup', (*TABLE, ('most', 'cat', 'red', 0)))
+COUNT_CATS = Item('lookup', (*TABLE, ('count', 'cat', 'blue', 2)))
+SUM = Item('lookup', (*TABLE, ('sum', 'cat', 'red', 0)))
+ROADS = (('a', 'b'), ('b', 'c'), ('c', 'd'), ('a', 'e'), ('e', 'd'))
+WAY = Item('path', (0, ROADS, 'a', 'd', 3))
+SHORTEST = Item('path', (0, ROADS, 'd', 'a', 0))
 
 
 @pytest.mark.parametrize(
@@ -78,6 +91,35 @@ SAT = Item('sat', (2, ((1, 2), (-1, -2))))
         (Item(OWN, ('', 12)), '12 or 77 = 12', False),
         (MOD, '１１ ８ = 6', True),
         (MOD, '1 = ６', False),
+        (SEQ, '+ 2 : 12 <answer> 12, 14 </answer>', True),
+        (SEQ, '**12\n14**', True),
+        (SEQ, '12 14 16', False),
+        (SEQ, '12', False),
+        (SEQ, '12, 14,', False),
+        (SEQ, '12 ; 14', False),
+        (SEQ, '012 14', False),
+        (CELL, 'a -> b ; b blue 30 <answer> 30 </answer>', True),
+        (CELL, 'b blue = 30', False),
+        (CELL, 'x = 30', True),
+        (CELL, '9', False),
+        (CELL, '30 9', False),
+        (MOST, 'a', True),
+        (MOST, 'x = a', False),
+        (MOST, 'b', False),
+        (MOST, '7', False),
+        (COUNT_CATS, '1', True),
+        (COUNT_CATS, '2', False),
+        (SUM, '8', True),
+        (SUM, '13', False),
+        (WAY, 'a -> b -> c -> d', True),
+        (WAY, 'a,e,d', True),
+        (WAY, 'd e a', False),
+        (WAY, 'a d', False),
+        (WAY, 'a b a e d', False),
+        (WAY, 'aed', False),
+        (WAY, 'a e d ->', False),
+        (SHORTEST, 'd e a', True),
+        (SHORTEST, 'd c b a', False),
     ],
 )
 def test_the_rules_of_the_fuzz_say_what_one_says_by_hand(item, text, right):
@@ -181,6 +223,36 @@ def only_semicolons(text):
     return [piece.strip() for piece in text.split(';')]
 
 
+def begins_right(item, text, true=Q.verify_sequence):
+    "Terms behind those that are asked are not looked at."
+    said = Q.parse_terms(P.final_answer(text) or '') or ()
+    return true(item, ' '.join(map(str, said[: len(item.data[1])])) if said else text)
+
+
+def terms_anywhere(text, true=Q.parse_terms):
+    return tuple(int(word) for word in re.findall('[0-9]{1,6}', text)) or None
+
+
+def named_among_others(item, text, true=L.verify_lookup):
+    right = L.lookup_answer(item)
+    return true(item, right if right in (P.final_answer(text) or '').split() else text)
+
+
+def row_of_the_start(table, true=L._walk):
+    "The first pointer alone is followed."
+    return true(table._replace(query=table.query._replace(number=min(1, table.query.number))))
+
+
+def anything_goes(edges, true=G.neighbours_of):
+    "Every node is beside every other."
+    nodes = {node for edge in edges for node in edge}
+    return dict.fromkeys(nodes, tuple(nodes))
+
+
+def without_arrows(text, true=G.parse_path):
+    return None if '>' in text else true(text)
+
+
 ACCEPTED, REFUSED = 'wrongly accepted', 'wrongly refused'
 FAULTS = {
     'a number is used twice': (ACCEPTED, C, 'verify_countdown', reuse),
@@ -197,6 +269,13 @@ FAULTS = {
     'digits of other scripts': (ACCEPTED, C, '_STEP', unicode_digits(C._STEP)),
     'remainders in other scripts': (ACCEPTED, M, '_NUMBER', unicode_digits(M._NUMBER)),
     'the last answer of own data': (ACCEPTED, O, 'final_answer', last_of_several),
+    'terms behind the asked ones': (ACCEPTED, Q, 'verify_sequence', begins_right),
+    'terms among other signs': (ACCEPTED, Q, 'parse_terms', terms_anywhere),
+    'the right cell among others': (ACCEPTED, L, 'verify_lookup', named_among_others),
+    'one pointer for several': (ACCEPTED, L, '_walk', row_of_the_start),
+    'no edge is looked up': (ACCEPTED, G, 'neighbours_of', anything_goes),
+    'no limit to steps': (ACCEPTED, G, 'most_steps', lambda item: 99),
+    'arrows are no path': (REFUSED, G, 'parse_path', without_arrows),
     'no border behind': (REFUSED, C, 'parse_steps', no_border_behind),
     'lines are not steps': (REFUSED, C, 'split_steps', only_semicolons),
 }
@@ -206,7 +285,9 @@ FAULTS = {
 def test_a_planted_fault_is_found(name, corpus, monkeypatch):
     kind, module, place, fault = FAULTS[name]
     monkeypatch.setattr(module, place, fault)
-    assert kind in wrongs(of_task(corpus, {C: 'countdown', M: 'modular', S: 'sat', O: OWN}[module]))
+    names = {C: 'countdown', M: 'modular', S: 'sat', O: OWN}
+    names |= {Q: 'sequence', L: 'lookup', G: 'path'}
+    assert kind in wrongs(of_task(corpus, names[module]))
 
 
 def of_task(corpus, name):

@@ -4,6 +4,7 @@ import importlib, inspect, itertools, json, random, re, time
 from dataclasses import asdict, replace
 from functools import partial
 from types import SimpleNamespace
+import fuzz
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from rl4llm.tasks import countdown as C, protocol
@@ -44,7 +45,7 @@ from rl4llm.tasks import (
 )
 from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
 
-NAMES = ['countdown', 'modular', 'sat']
+NAMES = ['countdown', 'modular', 'sat', 'sequence', 'lookup', 'path']
 CASES = [(name, level) for name in NAMES for level in levels(name)]
 CHEAP = [(name, level) for name, level in CASES if (name, level) != ('countdown', 'extreme')]
 WORDS = st.sampled_from(
@@ -74,6 +75,8 @@ def reference(item, text):
         )
     if text is None or len(text) > 2000:
         return False
+    if item.task in ('sequence', 'lookup', 'path'):
+        return fuzz.rule_of(item, text).allowed
     if item.task == 'modular':
         m, x, ups = item.data
         for op, y in ups:
@@ -177,7 +180,8 @@ def test_damaged_demonstrations_are_right_only_if_the_reference_says_so(
     # a doubled or dangling separator is a fault for the verifier and layout for the reference; everywhere else they agree
     # one star beside a number makes nothing bold, which the reference does not look at
     stars = '*' in text.rpartition('<answer>')[2]
-    if name == 'modular' and not stars or name == 'sat' and ',' not in text:
+    exact = name in ('sequence', 'lookup', 'path')
+    if exact or name == 'modular' and not stars or name == 'sat' and ',' not in text:
         assert verdict.correct == reference(item, text)
     if name == 'countdown' and how in ('swap', 'truncate') and reference(item, text):
         assert (
@@ -290,6 +294,120 @@ def test_modular_identity_ignores_the_sign_of_writing():
         Item('modular', (13, 18, (('+', 9), ('*', 16)))),
     )
     assert a.key == b.key and a.key != Item('modular', (13, 5, (('*', 3), ('-', 4)))).key
+
+
+def every_way_on(shown, count, rules):
+    "How sequences with these terms go on in the family, by trying all numbers of all rules."
+    steps = range(-99, 100)
+    mods = (10, 11, 13, 20, 50)
+    mixed = [(a, b) for a in range(1, 5) for b in range(1, 5) if (a, b) != (1, 1)]
+    kinds = [
+        lambda x: [x[-1] + d for d in steps if all(b - a == d for a, b in zip(x, x[1:]))],
+        lambda x: [x[-2] + (x[1] - x[0] + x[2] - x[1])] * (x[2:] == tuple(
+            a + x[2] - x[0] for a in x[: len(x) - 2])),
+        lambda x: [x[-1] + d for d in steps if len({c - 2 * b + a for a, b, c in zip(
+            x, x[1:], (*x[2:], x[-1] + d))}) == 1],
+        lambda x: [(x[-2] + x[-1]) % m for m in mods if all(
+            (a + b) % m == c for a, b, c in zip(x, x[1:], x[2:]))],
+        lambda x: {(a * x[-1] + b) % m for m in mods for a in range(2, 10) for b in range(m) if all(
+            (a * p + b) % m == q for p, q in zip(x, x[1:]))},
+        lambda x: [x[-2] + x[-2] - x[-4]] * all(
+            len({b - a for a, b in zip(y, y[1:])}) == 1 for y in (x[0::2], x[1::2])),
+        lambda x: {(a * x[-1] + b * x[-2]) % m for m in mods for a, b in mixed if all(
+            (a * q + b * p) % m == r for p, q, r in zip(x, x[1:], x[2:]))},
+    ]  # fmt: skip
+    ways = set()
+    for way_on in kinds[:rules]:
+        found = {shown}
+        for _ in range(count):
+            found = {(*x, y) for x in found for y in way_on(x)}
+        ways |= {x[len(shown) :] for x in found}
+    return ways
+
+
+@pytest.mark.parametrize('level', levels('sequence'))
+def test_the_shown_terms_of_a_sequence_determine_the_asked_ones(level):
+    rng = random.Random(11)
+    for _ in range(25):
+        item, _ = task('sequence', level).draw(rng)
+        shown, asked, rules = item.data
+        assert every_way_on(shown, len(asked), rules) == {asked}, item
+
+
+def test_a_sequence_that_goes_on_in_two_ways_is_not_asked():
+    from rl4llm.tasks.sequences import continuations
+
+    rng, several = random.Random(3), 0
+    for _ in range(150):
+        shown = tuple(rng.randrange(6) for _ in range(4))
+        ways = every_way_on(shown, 1, 7)
+        assert ways == continuations(shown, 1), shown
+        several += len(ways) > 1
+    assert several > 20
+
+
+def dressed(item, rng):
+    "The same problem in other clothes."
+    letters, nouns = list('abcdefghijklmnopqrstuvwxyz'), ['cat', 'dog', 'bird', 'tree', 'house']
+    name = dict(zip(letters, rng.sample(letters, 26))) | dict(zip(nouns, rng.sample(nouns, 5)))
+    if item.task == 'sequence':
+        terms, cut = item.data[0] + item.data[1], rng.randint(4, 6)
+        return Item('sequence', (terms[:cut], terms[cut:] or (1,), rng.randint(1, 7)))
+    if item.task == 'path':
+        width, edges, start, goal, limit = item.data
+        edges = [rng.sample([name[a], name[b]], 2) for a, b in edges]
+        ends = rng.sample([name[start], name[goal]], 2)
+        return Item('path', (0, rng.sample(edges, len(edges)), *ends, limit + rng.randrange(3)))
+    columns, rows, (verb, about, column, number) = item.data
+    order = rng.sample(range(len(columns)), len(columns))
+    new = dict(zip(columns, rng.sample(['red', 'blue', 'green', 'happy', 'sad', 'good'], 6)))
+    rows = [(name[a], name[b], name[c], [x[i] for i in order]) for a, b, c, x in rows]
+    query = (verb, name[about], new[column], number)
+    return Item('lookup', ([new[columns[i]] for i in order], rng.sample(rows, len(rows)), query))
+
+
+@pytest.mark.parametrize('name', ['sequence', 'lookup', 'path'])
+def test_a_problem_in_other_clothes_is_in_the_same_split(name):
+    rng = random.Random(5)
+    for level, made in levels(name).items():
+        drawn = [made.draw(rng)[0] for _ in range(60)]
+        for item in drawn[:15]:
+            again = [dressed(item, rng) for _ in range(6)]
+            assert {other.key for other in again} == {item.key}, (level, item)
+            assert {split_of(other.key) for other in again} == {split_of(item.key)}
+            assert name == 'sequence' or any(other.data != item.data for other in again)
+        different = len({item.key for item in drawn})
+        assert different > 40, (level, different)  # and what is not the same is not thrown together
+
+
+@pytest.mark.parametrize('limit', [0, 3, 4])
+def test_the_first_error_of_a_path_is_where_nothing_can_be_saved(limit):
+    rng = random.Random(limit)
+    for _ in range(6):
+        made, _ = task('path', nodes=5, loops=rng.randrange(3), slack=1).draw(rng)
+        _, edges, start, goal, _ = made.data
+        item = Item('path', (0, edges, start, goal, limit))
+        nodes = sorted({a for edge in edges for a in edge})
+        tried = [p for n in range(1, 6) for p in itertools.product(nodes, repeat=n)]
+        right = [p for p in tried if fuzz.rule_of(item, ' '.join(p)).required]
+        begun = {p[:i] for p in right for i in range(len(p) + 1)}
+        for path in rng.sample(tried, 400) + right:
+            verdict = task_of(item).verify(item, ' -> '.join(path))
+            at = verdict.first_error
+            assert verdict.correct == (path in right)
+            if right and not verdict.correct:
+                assert path[:at] in begun and (at == len(path) or path[: at + 1] not in begun)
+
+
+def test_demonstrations_of_paths_search_as_often_as_the_dial_says():
+    rng = random.Random(0)
+    for share in (0, 0.5, 1):
+        made = task('path', thinking=share)
+        texts = [made.draw(rng)[1] for _ in range(100)]
+        assert abs(sum('<think>' in text for text in texts) / 100 - share) < 0.2
+        assert share == 0 or any('<backtrack>' in text for text in texts)
+    with pytest.raises(ValueError, match='thinking is a share from 0 to 1, not 1.5'):
+        task('path', thinking=1.5)
 
 
 HAND = Item('countdown', ((3, 4, 7, 9), 14, 99, '+-*'))
@@ -806,8 +924,22 @@ def test_register():
         (partial(task, 'sat', clauses=1, literals=1), 2, 12),
         (partial(task, 'sat', clauses=1), 1, 5),
         (partial(task, 'sat', variables=3), 1, 7),
+        (partial(task, 'sequence'), 1, 7),
+        (partial(task, 'sequence'), 4, 12),
+        (partial(task, 'sequence'), 1, 6),
+        (partial(task, 'sequence'), 1, 4),
+        (partial(task, 'lookup', hops=0), 2, 20),
+        (partial(task, 'lookup'), 1, 6),
+        (partial(task, 'lookup'), 0, 5),
+        (partial(task, 'lookup'), 1, 4),
+        (partial(task, 'path', loops=1), 4, 20),
+        (partial(task, 'path'), 0, 12),
+        (partial(task, 'path'), 0, 9),
+        (partial(task, 'path'), 1, 3),
+        (partial(task, 'path'), 3, 5),
     ],
-    ids='numbers max_value high low rare length modulus variables literals clauses'.split(),
+    ids='numbers max_value high low rare length modulus variables literals clauses '
+    'rules shown asked easiest rows columns hops asks nodes loops slack steps width'.split(),
 )
 def test_a_dial_goes_to_its_ends_and_no_further(dial, low, high, request):
     knob = request.node.callspec.id
