@@ -7,6 +7,7 @@ import fuzz
 from fuzz import OWN, RULES, outcome, rule_of, timed
 from rl4llm.tasks import Item, Verdict, task_from, tasks
 from rl4llm.tasks import countdown as C, modular as M, own_data as O, protocol as P, sat as S
+from rl4llm.tasks import lock as L, programs as R
 
 COUNT = 10_000
 
@@ -39,6 +40,8 @@ def test_texts_are_right_and_wrong_for_every_task(corpus):
 HAND = Item('countdown', ((2, 3, 5), 10, 20, '+-*'))
 MOD = Item('modular', (7, 5, (('*', 3), ('-', 2))))
 SAT = Item('sat', (2, ((1, 2), (-1, -2))))
+PROGRAM = Item('program', ('xy', 'x y -', ((1, 2), (7, 3))))
+LOCK = Item('lock', ('dmt', 'mdt', 60))
 
 
 @pytest.mark.parametrize(
@@ -62,6 +65,24 @@ SAT = Item('sat', (2, ((1, 2), (-1, -2))))
         (SAT, 'a b', False),
         (SAT, '!a !b', False),
         (SAT, '!b a', False),
+        (PROGRAM, 'x y -', True),
+        (PROGRAM, '<think> x </think> <answer> y x s\n- </answer>', True),
+        (PROGRAM, 'x 99 y * +', True),
+        (PROGRAM, '1 0 5 if x y - 3 if', False),
+        (PROGRAM, '0 4 x y - if', True),
+        (PROGRAM, '1 x y - 4 if', True),
+        (PROGRAM, 'y x -', False),
+        (PROGRAM, 'x y - 0 mod', False),
+        (PROGRAM, 'x y - d', False),
+        (PROGRAM, 'x y - 07 7 - +', False),
+        (PROGRAM, 'x y - 100 +', False),
+        (PROGRAM, 'x y -' + ' 0 +' * 19, False),
+        (PROGRAM, 'x y -' + ' 0 +' * 18, True),
+        (LOCK, 't m d', True),
+        (LOCK, 't\nm d <eos>', False),
+        (LOCK, 'tmd', False),
+        (LOCK, 'm d t', False),
+        (LOCK, 't m d d', False),
         (Item(OWN, ('', 1200)), 'It is\n#### $1,200.00', True),
         (Item(OWN, ('', 1200)), '12,00', False),
         (Item(OWN, ('', '2 1/2')), '\\boxed{2.5}', True),
@@ -181,6 +202,15 @@ def only_semicolons(text):
     return [piece.strip() for piece in text.split(';')]
 
 
+def shown_tests_alone(problem, true=R._tests):
+    return true(problem)[: len(problem.shown)]
+
+
+def any_length(text, names='x', true=R.parse_program):
+    found = true(text, names)
+    return found._replace(fault=None) if found.fault == 40 else found
+
+
 ACCEPTED, REFUSED = 'wrongly accepted', 'wrongly refused'
 FAULTS = {
     'a number is used twice': (ACCEPTED, C, 'verify_countdown', reuse),
@@ -197,6 +227,11 @@ FAULTS = {
     'digits of other scripts': (ACCEPTED, C, '_STEP', unicode_digits(C._STEP)),
     'remainders in other scripts': (ACCEPTED, M, '_NUMBER', unicode_digits(M._NUMBER)),
     'the last answer of own data': (ACCEPTED, O, 'final_answer', last_of_several),
+    'hidden tests unseen': (ACCEPTED, R, '_tests', shown_tests_alone),
+    'programs of any length': (ACCEPTED, R, 'parse_program', any_length),
+    'the last of several programs': (ACCEPTED, R, 'final_answer', last_of_several),
+    'the decoy opens': (ACCEPTED, L, 'lock_code', L.lock_decoy),
+    'the first of several codes': (ACCEPTED, L, 'final_answer', first_of_several),
     'no border behind': (REFUSED, C, 'parse_steps', no_border_behind),
     'lines are not steps': (REFUSED, C, 'split_steps', only_semicolons),
 }
@@ -206,7 +241,8 @@ FAULTS = {
 def test_a_planted_fault_is_found(name, corpus, monkeypatch):
     kind, module, place, fault = FAULTS[name]
     monkeypatch.setattr(module, place, fault)
-    assert kind in wrongs(of_task(corpus, {C: 'countdown', M: 'modular', S: 'sat', O: OWN}[module]))
+    names = {C: 'countdown', M: 'modular', S: 'sat', O: OWN, R: 'program', L: 'lock'}
+    assert kind in wrongs(of_task(corpus, names[module]))
 
 
 def of_task(corpus, name):
