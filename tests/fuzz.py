@@ -245,7 +245,8 @@ def program_rule(item, text):
     pieces = [] if part is None else pieces_of(part)
     if not 0 < len(pieces) <= 40:
         return Rule(False, False)
-    right = all(machine(pieces, inputs) == wanted for inputs, wanted in wanted_results(names, known))
+    tests = wanted_results(names, known)
+    right = all(machine(pieces, inputs) == wanted for inputs, wanted in tests)
     return Rule(right, right)
 
 

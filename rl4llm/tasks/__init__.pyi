@@ -69,7 +69,6 @@ from .programs import is_told as is_told
 from .programs import parse_program as parse_program
 from .programs import program_key as program_key
 from .programs import prompt_program as prompt_program
-from .programs import random_problem as random_problem
 from .programs import read_run as read_run
 from .programs import rewritings as rewritings
 from .programs import run_program as run_program

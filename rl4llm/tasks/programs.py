@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ProgramError', 'run_word', 'Run', 'run_program', 'Parsed', 'parse_program', 'Problem', 'all_inputs', 'function_table',
            'Grades', 'grade_program', 'verify_program', 'program_key', 'prompt_program', 'blind_program',
-           'blind_chance', 'rewritings', 'simple_tables', 'is_told', 'random_problem', 'write_run',
-           'demonstrate_program', 'think_program', 'RunRead', 'read_run', 'StackProgram']
+           'blind_chance', 'rewritings', 'simple_tables', 'is_told', 'write_run', 'demonstrate_program',
+           'think_program', 'RunRead', 'read_run', 'StackProgram']
 
 # %% ../../nbs/tasks/11_programs.ipynb #fcc07f5a
 import random, re
@@ -448,7 +448,7 @@ def _stands_out(item: Item, high: int) -> bool:
     return all(2 * sum(map(eq, rival, meant)) <= len(meant) for rival in rivals)
 
 # %% ../../nbs/tasks/11_programs.ipynb #614b566b
-def random_problem(dial, rng: random.Random) -> Item:
+def _random_problem(dial, rng: random.Random) -> Item:
     """A program that a blind writer wrote and that is worth asking for, and inputs to show.
 
     Raises ValueError if none turns up.
@@ -552,11 +552,11 @@ class StackProgram:
         check_dial('program', shown=(self.shown, 2, 10), high=(self.high, 0, 99))
 
     def draw(self, rng):
-        item = random_problem(self, rng)
+        item = _random_problem(self, rng)
         return item, think_program(item, rng)
 
     def sample(self, n, *, seed, split='train'):
-        return draw_distinct(lambda rng: random_problem(self, rng), n, seed=seed, split=split)
+        return draw_distinct(lambda rng: _random_problem(self, rng), n, seed=seed, split=split)
 
     def key(self, item): return program_key(item)
     def prompt(self, item, style='compact'): return prompt_program(item, style)
