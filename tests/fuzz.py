@@ -12,6 +12,7 @@ and answers that break one rule only, such as a number used twice on the way to 
 import argparse, hashlib, itertools, json, math, platform, random, sys, time, unicodedata
 from collections import Counter
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 import rl4llm
@@ -272,6 +273,83 @@ def path_rule(item, text):
     return Rule(right(part), right(part) or right(bare(part)))
 
 
+# -- the rules of programs and of locks
+
+
+def pieces_of(part):
+    "What stands between white space."
+    pieces, goes_on = [], False
+    for letter in part:
+        if letter.isspace():
+            goes_on = False
+            continue
+        pieces.append(pieces.pop() + letter if goes_on else letter)
+        goes_on = True
+    return pieces
+
+
+REACH = {'+': 2, '-': 2, '*': 2, 'mod': 2, '>': 2, 'd': 1, 's': 2, 'if': 3}
+
+
+def on_top(piece, b, a=None, c=None):
+    "What a word makes of the numbers on top, the topmost first; None for a remainder by 0."
+    if piece == 'd':
+        return [b, b]
+    if piece == 's':
+        return [a, b]
+    if piece == 'if':
+        return [b if c == 0 else a]
+    if piece == 'mod':
+        return [a - a // b * b] if b else None
+    value = {'+': a + b, '-': a - b, '*': a * b, '>': 1 if b < a else 0}[piece]
+    return [value - value // 100 * 100]
+
+
+def machine(pieces, inputs):
+    "The one number that is left, None if the row of words is no program or stops."
+    pile = []
+    for piece in pieces:
+        value = inputs.get(piece, plain_number(piece))
+        if value is not None and value < 100:
+            pile = [value] + pile
+            continue
+        reach = REACH.get(piece, 99)
+        made = on_top(piece, *pile[:reach]) if len(pile) >= reach else None
+        if made is None:
+            return None
+        pile = made + pile[reach:]
+    return pile[0] if len(pile) == 1 else None
+
+
+@cache
+def wanted_results(names, known):
+    "What the known program gives for every input, by the names of the inputs."
+    points = itertools.product(range(10), repeat=len(names))
+    given = [dict(zip(names, values)) for values in points]
+    return [(inputs, machine(known.split(' '), inputs)) for inputs in given]
+
+
+def program_rule(item, text):
+    "At most forty words that give what the known program gives, for every input."
+    names, known, _ = item.data
+    part = answer_part(text)
+    pieces = [] if part is None else pieces_of(part)
+    if not 0 < len(pieces) <= 40:
+        return Rule(False, False)
+    tests = wanted_results(names, known)
+    right = all(machine(pieces, inputs) == wanted for inputs, wanted in tests)
+    return Rule(right, right)
+
+
+def lock_rule(item, text):
+    "In each place the letter of the ring behind that of the plate, white space between them."
+    ring, plate, _ = item.data
+    part = answer_part(text)
+    behind = {letter: (ring + ring)[i + 1] for i, letter in enumerate(ring)}
+    right = part is not None and pieces_of(part) == [behind[letter] for letter in plate]
+    return Rule(right, right)
+
+
 # -- the rules of own data: a number in any way of writing it, or the same words
 
 PRICES = '$€£'
@@ -431,6 +509,7 @@ def own_rule(item, text):
 OWN = 'fuzz own'
 RULES = dict(countdown=countdown_rule, modular=modular_rule, sat=sat_rule)
 RULES |= dict(sequence=sequence_rule, lookup=lookup_rule, path=path_rule)
+RULES |= dict(program=program_rule, lock=lock_rule)
 RULES[OWN] = own_rule
 
 
@@ -682,6 +761,53 @@ def path_problem(rng, item, solutions):
     return Problem(item, [*solutions, *more], tagged)
 
 
+def by_heart(item):
+    "A program that knows the shown tests and nothing else; of two inputs it looks at their sum."
+    names, known, shown = item.data
+    look = 'x' if len(names) == 1 else 'x y +'
+    text = '1'
+    for point in shown[:6]:
+        value = machine(known.split(' '), dict(zip(names, point)))
+        text = f'{look} {sum(point)} - {text} {value} if'
+    return text
+
+
+def program_problem(rng, item, solutions):
+    names, known, _ = item.data
+    free = [text.partition(OPEN)[2].partition(CLOSE)[0].strip() for text in solutions]
+    right = [*solutions, *free, known + ' 0 +', '0 ' + known + ' +', known + ' 1 *']
+    right += [known + ' 60 + 40 +', known + ' d + ' + known + ' -', known + ' 0 s 1 s if']
+    pad = (40 - len(known.split())) // 2
+    right += [known + ' 0 +' * pad, known.replace(' ', '\n')]
+    words = known.split()
+    near = [by_heart(item), known + ' 0 +' * (pad + 1), known + ' 0 mod', known + ' d']
+    near += [known + ' ' + known, known + ' 1 +', known + ' 100 +', known + ' d > ', known + ' s']
+    near += [known.replace(' ', ''), known.replace(' ', ', '), f'( {known} )', known.upper()]
+    near += [' '.join(words[::-1]), ' '.join(words[1:]), ' '.join(words[:-1]), 'x', 'y', '7']
+    near += [known.replace('*', '×'), known.replace('d', 'dup'), known.replace('x', 'y')]
+    for _ in range(8):
+        other = [*words]
+        other[rng.randrange(len(words))] = rng.choice([*REACH, *names, str(rng.randrange(21))])
+        near.append(' '.join(other))
+    return Problem(item, right, near)
+
+
+def lock_problem(rng, item, solutions):
+    ring, plate, _ = item.data
+    code = solutions[0].split()
+    right = [*solutions, '\n'.join(code), '\t '.join(code)]
+    right += [f'<think> {" ".join(plate)} </think> {OPEN} {" ".join(code)} {CLOSE}']
+    before = [ring[ring.index(letter) - 1] for letter in plate]
+    near = [plate, ' '.join(plate), ''.join(code), ', '.join(code), ' '.join(before)]
+    near += [' '.join(code).upper(), ' '.join(code[1:]), ' '.join([*code, code[-1]])]
+    near += [' '.join(ring), ' '.join(code[::-1]), ' '.join(sorted(code))]
+    for _ in range(6):
+        other = [*code]
+        other[rng.randrange(len(code))] = rng.choice(ring + 'az')
+        near.append(' '.join(other))
+    return Problem(item, right, near)
+
+
 ROWS = [42, -7, 0, 1200, 0.5, -2.25, 10**30, '3/4', '$15', '12%', '2 1/2', 'Paris', 'x + y', 'B']
 ROWS += [['yes', 'true'], ['7', 'seven'], 'So 6 * 3 makes\n#### 18', 'It is \\boxed{x^{2}}', '1e5']
 
@@ -710,7 +836,10 @@ def own_problem(rng, item):
 
 MAKERS = dict(countdown=countdown_problem, modular=modular_problem, sat=sat_problem)
 MAKERS |= dict(sequence=sequence_problem, lookup=lookup_problem, path=path_problem)
+MAKERS |= dict(program=program_problem, lock=lock_problem)
 DIALS = dict(
+    program=[dict(length=9, inputs=2, shown=3, high=5), dict(length=5, high=99, shown=8)],
+    lock=[dict(depth=12, letters=8), dict(depth=1, letters=2)],
     modular=[dict(length=12, modulus=99), dict(length=1, modulus=3)],
     sat=[dict(variables=12, clauses=30), dict(variables=2, clauses=3, literals=2)],
     countdown=[dict(numbers=5, ops='+-*/', max_value=9999, low=0), dict(numbers=2)],
@@ -760,7 +889,7 @@ LOOK_ALIKE = {
     '7': '７٧', '8': '８Ց', '9': '９٩', '+': '＋⁺±', '-': '−–—﹣', '*': '×∗＊x·', '/': '÷∕⁄\\',
     '=': '＝≡≈', ';': '；\u037e:', ',': '，‚、', '!': '！ǃ¬~', 'a': 'аɑａA', 'b': 'ƄｂB',
     'c': 'сｃC', 'd': 'ԁｄ', 'e': 'еｅ', '<': '＜‹', '>': '＞›', ' ': '\xa0\u2003\u200b\t\n',
-    '.': '．。', '$': '＄€',
+    '.': '．。', '$': '＄€', 'x': 'х×ｘX', 'y': 'уｙY', 's': 'ѕｓS', 'm': 'ｍM', 'i': 'іｉI',
 }  # fmt: skip
 CONTROL = (
     '\0\x07\x08\x0b\x0c\r\x1b\x1c\x7f\x85\xa0\u200b\u200d\u2028\u2029\u202e\u2060\ufeff\u0301\ud800'

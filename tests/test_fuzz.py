@@ -7,7 +7,7 @@ import fuzz
 from fuzz import OWN, RULES, outcome, rule_of, timed
 from rl4llm.tasks import Item, Verdict, task_from, tasks
 from rl4llm.tasks import countdown as C, modular as M, own_data as O, protocol as P, sat as S
-from rl4llm.tasks import lookup as L, paths as G, sequences as Q
+from rl4llm.tasks import lock as K, lookup as L, paths as G, programs as R, sequences as Q
 
 COUNT = 10_000
 
@@ -52,6 +52,8 @@ SUM = Item('lookup', (*TABLE, ('sum', 'cat', 'red', 0)))
 ROADS = (('a', 'b'), ('b', 'c'), ('c', 'd'), ('a', 'e'), ('e', 'd'))
 WAY = Item('path', (0, ROADS, 'a', 'd', 3))
 SHORTEST = Item('path', (0, ROADS, 'd', 'a', 0))
+PROGRAM = Item('program', ('xy', 'x y -', ((1, 2), (7, 3))))
+LOCK = Item('lock', ('dmt', 'mdt', 60))
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,24 @@ SHORTEST = Item('path', (0, ROADS, 'd', 'a', 0))
         (SAT, 'a b', False),
         (SAT, '!a !b', False),
         (SAT, '!b a', False),
+        (PROGRAM, 'x y -', True),
+        (PROGRAM, '<think> x </think> <answer> y x s\n- </answer>', True),
+        (PROGRAM, 'x 99 y * +', True),
+        (PROGRAM, '1 0 5 if x y - 3 if', False),
+        (PROGRAM, '0 4 x y - if', True),
+        (PROGRAM, '1 x y - 4 if', True),
+        (PROGRAM, 'y x -', False),
+        (PROGRAM, 'x y - 0 mod', False),
+        (PROGRAM, 'x y - d', False),
+        (PROGRAM, 'x y - 07 7 - +', False),
+        (PROGRAM, 'x y - 100 +', False),
+        (PROGRAM, 'x y -' + ' 0 +' * 19, False),
+        (PROGRAM, 'x y -' + ' 0 +' * 18, True),
+        (LOCK, 't m d', True),
+        (LOCK, 't\nm d <eos>', False),
+        (LOCK, 'tmd', False),
+        (LOCK, 'm d t', False),
+        (LOCK, 't m d d', False),
         (Item(OWN, ('', 1200)), 'It is\n#### $1,200.00', True),
         (Item(OWN, ('', 1200)), '12,00', False),
         (Item(OWN, ('', '2 1/2')), '\\boxed{2.5}', True),
@@ -253,6 +273,15 @@ def without_arrows(text, true=G.parse_path):
     return None if '>' in text else true(text)
 
 
+def shown_tests_alone(problem, true=R._tests):
+    return true(problem)[: len(problem.shown)]
+
+
+def any_length(text, names='x', true=R.parse_program):
+    found = true(text, names)
+    return found._replace(fault=None) if found.fault == 40 else found
+
+
 ACCEPTED, REFUSED = 'wrongly accepted', 'wrongly refused'
 FAULTS = {
     'a number is used twice': (ACCEPTED, C, 'verify_countdown', reuse),
@@ -276,6 +305,11 @@ FAULTS = {
     'no edge is looked up': (ACCEPTED, G, 'neighbours_of', anything_goes),
     'no limit to steps': (ACCEPTED, G, 'most_steps', lambda item: 99),
     'arrows are no path': (REFUSED, G, 'parse_path', without_arrows),
+    'hidden tests unseen': (ACCEPTED, R, '_tests', shown_tests_alone),
+    'programs of any length': (ACCEPTED, R, 'parse_program', any_length),
+    'the last of several programs': (ACCEPTED, R, 'final_answer', last_of_several),
+    'the decoy opens': (ACCEPTED, K, 'lock_code', K.lock_decoy),
+    'the first of several codes': (ACCEPTED, K, 'final_answer', first_of_several),
     'no border behind': (REFUSED, C, 'parse_steps', no_border_behind),
     'lines are not steps': (REFUSED, C, 'split_steps', only_semicolons),
 }
@@ -286,7 +320,7 @@ def test_a_planted_fault_is_found(name, corpus, monkeypatch):
     kind, module, place, fault = FAULTS[name]
     monkeypatch.setattr(module, place, fault)
     names = {C: 'countdown', M: 'modular', S: 'sat', O: OWN}
-    names |= {Q: 'sequence', L: 'lookup', G: 'path'}
+    names |= {Q: 'sequence', L: 'lookup', G: 'path', R: 'program', K: 'lock'}
     assert kind in wrongs(of_task(corpus, names[module]))
 
 

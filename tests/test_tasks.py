@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import fuzz
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from fuzz import rule_of
 from rl4llm.tasks import countdown as C, protocol
 from rl4llm.tasks import (
     Item,
@@ -34,6 +35,7 @@ from rl4llm.tasks import (
     verify_sat,
     wrong_value,
 )
+from rl4llm.tasks import grade_program, lock_landscape, rewritings, verify_lock, verify_program
 from rl4llm.tasks import (
     SPLITS,
     Verdict,
@@ -45,9 +47,10 @@ from rl4llm.tasks import (
 )
 from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
 
-NAMES = ['countdown', 'modular', 'sat', 'sequence', 'lookup', 'path']
+NAMES = ['countdown', 'modular', 'sat', 'sequence', 'lookup', 'path', 'program', 'lock']
 CASES = [(name, level) for name in NAMES for level in levels(name)]
-CHEAP = [(name, level) for name, level in CASES if (name, level) != ('countdown', 'extreme')]
+SLOW = [('countdown', 'extreme'), ('program', 'extreme')]  # problems take long to find
+CHEAP = [case for case in CASES if case not in SLOW]
 WORDS = st.sampled_from(
     [w for w in vocabulary_list() if not w.startswith('<reserved')]
     + ['\n', ';', '\r\n', '<answer>', '</answer>', '=', '٣', '−', '１', '9' * 5000]
@@ -66,6 +69,8 @@ def some(name, level, seed=0):
 
 def reference(item, text):
     "A second, deliberately different reading of each task's rule: does this text answer the item?"
+    if item.task in ('program', 'lock'):
+        return rule_of(item, text).required
     tags = re.findall(r'</?answer>', text)
     if tags:
         text = (
@@ -408,6 +413,62 @@ def test_demonstrations_of_paths_search_as_often_as_the_dial_says():
         assert share == 0 or any('<backtrack>' in text for text in texts)
     with pytest.raises(ValueError, match='thinking is a share from 0 to 1, not 1.5'):
         task('path', thinking=1.5)
+
+
+@given(st.integers(0, 10**6), st.randoms())
+@settings(max_examples=40, deadline=None)
+def test_a_program_keeps_its_split_however_it_is_written(seed, rng):
+    dial = task('program', inputs=1 + seed % 2, length=5)
+    item, completion = dial.draw(random.Random(seed))
+    names, known, shown = item.data
+    swapped = known.translate(str.maketrans('xy', 'yx'))
+    others = [verify_program(item, completion).answer]
+    others += map(' '.join, rewritings(tuple(known.split())))
+    others += [f'{known} d + {known} -', f'0 {known} +']
+    points = [rng.sample(list(itertools.product(range(10), repeat=len(names))), 3) for _ in others]
+    again = [Item('program', (names, text, some)) for text, some in zip(others, points)]
+    if len(names) == 1:
+        again += [Item('program', ('xy', f'{known} y 0 * +', ((1, 2),)))]
+        again += [Item('program', ('xy', f'{swapped} x 0 * +', ((1, 2),)))]
+    else:
+        again += [Item('program', ('xy', swapped, shown))]
+    assert {other.key for other in again} == {item.key}
+
+
+@given(st.integers(0, 10**6), st.integers(0, 5), st.integers(10, 99))
+@settings(max_examples=40, deadline=None)
+def test_a_lock_keeps_its_split_on_another_ring(seed, turn, lure):
+    item, _ = task('lock', letters=4, depth=5).draw(random.Random(seed))
+    ring, plate, _ = item.data
+    turned = ring[turn % 4 :] + ring[: turn % 4]
+    assert Item('lock', (turned, plate, lure)).key == item.key
+    for place, letter in enumerate(turned):
+        if letter not in plate and turned[place - 1] not in plate:
+            shorter = turned.replace(letter, '')
+            assert Item('lock', (shorter, plate, lure)).key == item.key
+
+
+def test_the_scores_of_a_lock_are_those_of_its_verdicts():
+    for depth, letters, lure in ((1, 2, 10), (2, 5, 99), (3, 3, 60)):
+        item, code = task('lock', depth=depth, letters=letters, lure=lure).draw(random.Random(3))
+        landscape = lock_landscape(item)
+        verdicts = {answer: verify_lock(item, ' '.join(answer)) for answer, _ in landscape}
+        assert len(verdicts) == letters**depth
+        assert [verdicts[answer].score for answer, _ in landscape] == [s for _, s in landscape]
+        assert [a for a, v in verdicts.items() if v.correct] == [code.replace(' ', '')]
+        clicks = sorted({round(v.score, 9) for v in verdicts.values() if not v.correct})
+        steps = [0.1 + (lure / 100 - 0.1) * n / depth for n in range(depth + 1)]
+        assert clicks == sorted({round(step, 9) for step in steps}) and clicks[0] > 0
+
+
+def test_marks_of_programs_are_apart():
+    item, _ = task('program', 'standard').draw(random.Random(0))
+    known = item.data[1]
+    marks = {text: grade_program(item, text) for text in (known, known + ' 0 +', '7', 'x +', '')}
+    assert marks[known] == (1, 1, 1, 1, 1)
+    assert marks[known + ' 0 +'][:4] == (1, 1, 1, 1) and 0 < marks[known + ' 0 +'].quality < 1
+    assert marks['7'].syntax == 1 and marks['7'].quality == 0 and marks['x +'][1:] == (0, 0, 0, 0)
+    assert 0 < marks['x +'].syntax < 1 and marks[''].syntax == 0
 
 
 HAND = Item('countdown', ((3, 4, 7, 9), 14, 99, '+-*'))

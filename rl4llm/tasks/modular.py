@@ -131,23 +131,36 @@ def prompt_modular(item: Item, style: str = 'compact') -> str:
 
 # %% ../../nbs/tasks/02_modular.ipynb #6b19cf00
 @add_task('modular', easy=dict(length=2, modulus=11), standard=dict(length=4, modulus=13),
-          hard=dict(length=6, modulus=19), extreme=dict(length=8, modulus=23))
+          hard=dict(length=6, modulus=19), extreme=dict(length=8, modulus=23),
+          any=dict(length=20, modulus=99, mixed=True))
 @dataclass(frozen=True)
 class ModularArithmetic:
-    "A chain of `length` updates (+, -, *) modulo `modulus`."
+    """A chain of `length` updates (+, -, *) modulo `modulus`.
+
+    mixed: each problem draws its own length from 1 to `length`, modulus from 3 to `modulus`.
+    Raises ValueError for a dial that makes no problems.
+    """
     length: int = 4
     modulus: int = 13
+    mixed: bool = False
 
     def __post_init__(self):
         check_dial('modular', length=(self.length, 1, 50), modulus=(self.modulus, 3, 99))
 
+    def _chain(self, rng):
+        length = self.length
+        modulus = self.modulus
+        if self.mixed:
+            length = rng.randint(1, length)
+            modulus = rng.randint(3, modulus)
+        return random_chain(length, modulus, rng)
+
     def draw(self, rng):
-        item = random_chain(self.length, self.modulus, rng)
+        item = self._chain(rng)
         return item, demonstrate_modular(item)
 
     def sample(self, n, *, seed, split='train'):
-        return draw_distinct(lambda rng: random_chain(self.length, self.modulus, rng), n,
-                             seed=seed, split=split)
+        return draw_distinct(self._chain, n, seed=seed, split=split)
 
     def key(self, item): return modular_key(item)
     def prompt(self, item, style='compact'): return prompt_modular(item, style)
