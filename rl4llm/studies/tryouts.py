@@ -46,6 +46,8 @@ OWN_TERMS = {
     'stable_reinforce_preclip': dict(level='hard'),
     'grpo_tied_reset': dict(steps=80),
     'rlcr': dict(model='tiny-think-v1'),
+    'adactrl': dict(model='tiny-think-v1'),
+    'adactrl_gated': dict(model='tiny-think-v1'),
 }
 
 # %% ../../nbs/studies/03_tryouts.ipynb #fb70218d
