@@ -18,7 +18,6 @@ from .recomposition import recomposed as recomposed
 from .recomposition import recomposed_sample as recomposed_sample
 from .recomposition import recomposition_counts as recomposition_counts
 from .recomposition import row_lengths as row_lengths
-from .recomposition import rows_that_stay as rows_that_stay
 from .recomposition import stacked_batches as stacked_batches
 from .tree import Forest as Forest
 from .tree import Meter as Meter
