@@ -15,7 +15,7 @@ from .verifier import correct, text_of
 # %% ../../nbs/rewards/11_control_tags.ipynb #051d290e
 LABELS = ('easy', 'hard')
 TAGS = (('[Easy]',), ('[Hard]',))
-_FOR_TINY = dict(tags=(('<easy>', '<answer>'), ('<hard>', '<think>')))
+_FOR_TINY = dict(tags=(('<easy>', '<answer>'), ('<hard>', '<think>')), threshold=0.375)
 
 
 def stated_label(text: str, tags=TAGS) -> str | None:
