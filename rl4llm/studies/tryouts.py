@@ -41,13 +41,13 @@ class Tryout:
     metrics: tuple = ('reward', 'entropy')      # kept of the run: its first and its last values
 
 # %% ../../nbs/studies/03_tryouts.ipynb #dfaa1e76
+_THINKS = dict(model='tiny-think-v1')
+
 OWN_TERMS = {
     'stable_reinforce': dict(level='hard'),
     'stable_reinforce_preclip': dict(level='hard'),
     'grpo_tied_reset': dict(steps=80),
-    'rlcr': dict(model='tiny-think-v1'),
-    'adactrl': dict(model='tiny-think-v1'),
-    'adactrl_gated': dict(model='tiny-think-v1'),
+    **dict.fromkeys(('rlcr', 'adactrl', 'adactrl_gated'), _THINKS),
 }
 
 # %% ../../nbs/studies/03_tryouts.ipynb #fb70218d
