@@ -362,8 +362,8 @@ _REASONS = {
     'known': ['ttrl_shuffled'],
     'certainty is rewarded, and the verdict never asked for': ['self_certainty'],
     'phrases are counted, and the verdict never asked for': ['reasoning_pattern'],
-    'tags and lengths are paid beside the verdict: answering at once where problems are easy costs '
-    'right answers on a model that needs to search': ['adactrl', 'adactrl_gated'],
+    'tags and lengths are paid beside the verdict, so a part of each step goes to them; its paper '
+    'begins with a supervised start': ['adactrl', 'adactrl_gated'],
     'four labels in ten are wrong on purpose, which leaves a fifth of the step':
         ['grpo_noisy', 'grpo_mended'],
 }
