@@ -123,7 +123,14 @@ def test_the_full_scale_files_name_known_data_sets():
     "All but those that are no public sets of mathematical problems."
     words = {name: load_config(name).dataset for name in config_names()}
     nameless = {name for name, entry in words.items() if entry and not datasets_named(entry.value)}
-    assert nameless == {'dph_forward_kl', 'duration_aware', 'paired', 'prorl', 'rlcr'}
+    assert nameless == {
+        'adactrl',
+        'dph_forward_kl',
+        'duration_aware',
+        'paired',
+        'prorl',
+        'rlcr',
+    }
 
 
 def test_a_file_of_one_s_own(tmp_path):

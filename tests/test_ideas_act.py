@@ -29,6 +29,10 @@ LATER = {
     'rlfr': (7, "the flow learns from five batches before it fines anything"),
     'rlfr_shuffled': (7, "as rlfr, whose scores it shuffles"),
     'grpo_noisy': (4, "a problem with both rewards has to turn up whose coin says flip"),
+    **dict.fromkeys(
+        ('rorecomp_priority', 'rorecomp.sampler'),
+        (3, "two batches are kept before any comes back"),
+    ),
     'off_policy_mask': (6, "samples are as old as they get after four steps"),
     'grpo_adaptive_kl': (4, "the coefficient is steered for the first time after the first step"),
     **dict.fromkeys(
@@ -58,7 +62,7 @@ SAME = IDLE
 
 
 # What asks for words that the tiny model never says: a model that says them.
-BASES = {'rlcr': 'tiny-think-v1'}
+BASES = dict.fromkeys(('rlcr', 'adactrl', 'adactrl_gated'), 'tiny-think-v1')
 
 
 @cache

@@ -181,6 +181,11 @@ BROKEN = {
     },
     'logged_sample': {'fewer than one batch': made_with(batches=0)},
     'stale_sample': {'a negative lag': made_with(lag=-1)},
+    'recomposed_sample': {
+        'a size below 1': made_with(size=0),
+        'a horizon below 1': made_with(horizon=0),
+        'a chance outside [0, 1]': made_with(start=1.5),
+    },
     'engine_sample': {
         'a negative lag': made_with(lag=-1),
         'a name that is no real type of torch': made_with(dtype='int8'),
@@ -243,6 +248,15 @@ BROKEN = {
         'there is one item a completion': short_items,
     },
     'mended_reward': {'as these do': text_reward(rate=2.0)},
+    'fitting_tag': {
+        'as `group_labels`': text_reward(threshold=2.0),
+        'there is one item for each completion': short_items,
+    },
+    'fitting_length': {'as `fitting_tag`': text_reward(threshold=2.0)},
+    'adactrl': {
+        'another number of weights': text_reward(weights=(1.0,)),
+        'as `fitting_tag`': text_reward(threshold=2.0),
+    },
     'brevity': {'a limit that is not above 0': text_reward(limit=0)},
     'variety': {'another word': text_reward(by='letters'), 'an n below 1': text_reward(n=0)},
     'weighted_sum': {
@@ -266,6 +280,7 @@ BROKEN = {
     'grpo_overlong': {'limits that make no sense': knobs(buffer=0)},
     'grpo_s': {'prompts without a demonstration': with_items([])},
     'grpo_roc': {'as `chosen_rows`': knobs(share=0.0)},
+    'grpo_of_batch': {'as `priority_rows`': knobs(share=0.0)},
     'depth_advantages': {'as `node_numbers`': with_parents},
     'prune_leaves': {'a share outside (0, 1]': knobs(share=0.0)},
     'gui_g1': {'a problem without a rate': knobs(rates={})},
@@ -281,6 +296,7 @@ BROKEN = {
     'univg': {'an unknown form': knobs(form='x')},
     'weighted_grpo': {'other words': knobs(centre='x')},
     'duration_weighted': {'impossible durations': with_durations},
+    'recomposed': {'as `priority_rows`': knobs(among='prompt')},
     'entropy_quantile': {'unknown words': knobs(end='x')},
     'a_lol': {'as `a_lol_weight`': knobs(variant='x')},
     'dph': {'an unknown divergence': knobs(divergence='x')},

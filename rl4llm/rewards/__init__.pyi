@@ -3,6 +3,7 @@ from . import algebra as algebra
 from . import box as box
 from . import calibrated as calibrated
 from . import code_tests as code_tests
+from . import control_tags as control_tags
 from . import label_free as label_free
 from . import mathematics as mathematics
 from . import noise as noise
@@ -50,6 +51,13 @@ from .code_tests import judge_program as judge_program
 from .code_tests import passes_tests as passes_tests
 from .code_tests import program_of as program_of
 from .code_tests import share_of_tests as share_of_tests
+from .control_tags import LABELS as LABELS
+from .control_tags import TAGS as TAGS
+from .control_tags import adactrl as adactrl
+from .control_tags import fitting_length as fitting_length
+from .control_tags import fitting_tag as fitting_tag
+from .control_tags import group_labels as group_labels
+from .control_tags import stated_label as stated_label
 from .label_free import answers_of as answers_of
 from .label_free import certainty as certainty
 from .label_free import dealt_reward as dealt_reward

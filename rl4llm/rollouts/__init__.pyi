@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import branch_advantages as branch_advantages
 from . import critical_tokens as critical_tokens
+from . import recomposition as recomposition
 from . import tree as tree
 from .branch_advantages import branch_rollouts as branch_rollouts
 from .branch_advantages import depth_advantages as depth_advantages
@@ -11,6 +12,13 @@ from .branch_advantages import prune_leaves as prune_leaves
 from .critical_tokens import critical_forks as critical_forks
 from .critical_tokens import critical_places as critical_places
 from .critical_tokens import may_be_cut as may_be_cut
+from .recomposition import grpo_of_batch as grpo_of_batch
+from .recomposition import priority_rows as priority_rows
+from .recomposition import recomposed as recomposed
+from .recomposition import recomposed_sample as recomposed_sample
+from .recomposition import recomposition_counts as recomposition_counts
+from .recomposition import row_lengths as row_lengths
+from .recomposition import stacked_batches as stacked_batches
 from .tree import Forest as Forest
 from .tree import Meter as Meter
 from .tree import Node as Node

@@ -41,11 +41,13 @@ class Tryout:
     metrics: tuple = ('reward', 'entropy')      # kept of the run: its first and its last values
 
 # %% ../../nbs/studies/03_tryouts.ipynb #dfaa1e76
+_THINKS = dict(model='tiny-think-v1')
+
 OWN_TERMS = {
     'stable_reinforce': dict(level='hard'),
     'stable_reinforce_preclip': dict(level='hard'),
     'grpo_tied_reset': dict(steps=80),
-    'rlcr': dict(model='tiny-think-v1'),
+    **dict.fromkeys(('rlcr', 'adactrl', 'adactrl_gated'), _THINKS),
 }
 
 # %% ../../nbs/studies/03_tryouts.ipynb #fb70218d
@@ -360,6 +362,8 @@ _REASONS = {
     'known': ['ttrl_shuffled'],
     'certainty is rewarded, and the verdict never asked for': ['self_certainty'],
     'phrases are counted, and the verdict never asked for': ['reasoning_pattern'],
+    'tags and lengths are paid beside the verdict, so a part of each step goes to them; its paper '
+    'begins with a supervised start': ['adactrl', 'adactrl_gated'],
     'four labels in ten are wrong on purpose, which leaves a fifth of the step':
         ['grpo_noisy', 'grpo_mended'],
 }
