@@ -1415,6 +1415,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'rl4llm.core.sampling._no_settings_of_its_own': ( 'core/sampling.html#_no_settings_of_its_own',
                                                                                         'rl4llm/core/sampling.py'),
                                       'rl4llm.core.sampling.as_prompts': ('core/sampling.html#as_prompts', 'rl4llm/core/sampling.py'),
+                                      'rl4llm.core.sampling.check_asked_once': ( 'core/sampling.html#check_asked_once',
+                                                                                 'rl4llm/core/sampling.py'),
                                       'rl4llm.core.sampling.check_sampling': ( 'core/sampling.html#check_sampling',
                                                                                'rl4llm/core/sampling.py'),
                                       'rl4llm.core.sampling.choose': ('core/sampling.html#choose', 'rl4llm/core/sampling.py'),

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROOM', 'truncate', 'choose', 'row_keys', 'draw', 'ChooseKeyed', 'draw_by_generate', 'check_sampling', 'response_room',
-           'as_prompts', 'sampler_of', 'sample']
+           'as_prompts', 'sampler_of', 'check_asked_once', 'sample']
 
 # %% ../../nbs/core/10_sampling.ipynb #c17a9f00
 import hashlib
@@ -222,6 +222,13 @@ def sampler_of(items):
         raise ValueError(f"the problems name several samplers ({', '.join(sorted(names))}): ask "
                          "those of each by themselves.")
     return find_stage(names.pop(), 'sampler').fn
+
+
+def check_asked_once(items, name: str) -> None:
+    "Raises ValueError for problems that answer back, if the sampler `name` lets none."
+    if sampler_of(items) is None: return
+    raise ValueError(f"{name} cannot draw problems that answer while a response is written: take "
+                     "a recipe whose sampler is `sample`, or one built on it.")
 
 # %% ../../nbs/core/10_sampling.ipynb #dca5ee4b
 @stage('sampler')

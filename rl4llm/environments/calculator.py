@@ -66,13 +66,15 @@ def plain_form(expression) -> str:
 
 def _factors(expression) -> list[str]:
     "The factors of a product in plain form; of anything else, itself."
-    if isinstance(expression, int) or expression[0] != '*': return [plain_form(expression)]
+    if isinstance(expression, int) or expression[0] != '*':
+        return [plain_form(expression)]
     return _factors(expression[1]) + _factors(expression[2])
 
 
 def _terms(expression, sign: str) -> list[str]:
     "The terms of a sum or difference with their signs, in plain form."
-    if isinstance(expression, int) or expression[0] == '*': return [sign + plain_form(expression)]
+    if isinstance(expression, int) or expression[0] == '*':
+        return [sign + plain_form(expression)]
     op, left, right = expression
     turned = {'+': '-', '-': '+'}[sign]
     return _terms(left, sign) + _terms(right, sign if op == '+' else turned)
@@ -102,7 +104,8 @@ class Calculator(Environment):
 
     def _compute(self, op: str, a: int, b: int) -> str:
         "What an operation gives, if that is a number from 0 to 99."
-        if type(a) is not int or type(b) is not int: raise TypeError('wanted whole numbers')
+        if type(a) is not int or type(b) is not int:
+            raise TypeError(f'wanted two whole numbers, got {a!r:.20} and {b!r:.20}')
         self._reach(_goal(op, a, b))
         found = apply(op, a, b)
         return str(found) if 0 <= found <= _LARGEST else NOTHING

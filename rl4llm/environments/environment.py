@@ -8,7 +8,7 @@ __all__ = ['DONE', 'UNKNOWN', 'UNFIT', 'NOTHING', 'CALL', 'RESULT', 'TURN', 'too
 
 # %% ../../nbs/environments/00_environment.ipynb #f0c3689d
 import functools, inspect, json, random
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 # %% ../../nbs/environments/00_environment.ipynb #ca3546cc
 from ..tasks.protocol import Item, Verdict, draw_distinct

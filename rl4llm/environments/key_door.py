@@ -109,12 +109,10 @@ _VIEWS = [(flip, turns) for flip in (False, True) for turns in range(4)]
 
 def _seen(cell, *, flip: bool, turns: int, last: int) -> tuple:
     "A cell of the mirrored and turned grid."
-    x, y = cell
-    if flip:
-        x = last - x
+    cell = (last - cell[0], cell[1]) if flip else tuple(cell)
     for _ in range(turns):
-        x, y = y, last - x
-    return x, y
+        cell = (cell[1], last - cell[0])
+    return cell
 
 
 def grid_key(item: Item) -> str:
@@ -158,9 +156,9 @@ _GRID_TEXT = (
           hard=dict(size=6, walls=8, calls=14))
 @dataclass(frozen=True)
 class KeyDoorTask(EpisodeTask):
-    """Grids of `size` by `size` cells with `walls`, for an expert who needs at most so many `calls`.
+    """Grids of `size` by `size` cells with `walls` for which an expert needs few calls.
 
-    slack: how many calls more there may be.
+    calls: at most so many. slack: how many more there may be.
     """
     size: int = 4
     walls: int = 3
@@ -170,15 +168,15 @@ class KeyDoorTask(EpisodeTask):
     environment = KeyDoor
 
     def __post_init__(self):
-        check_dial('key_door', size=(self.size, 4, 9), walls=(self.walls, 0, 8),
-                   calls=(self.calls, 4, 16), slack=(self.slack, 0, 4))
+        check_dial('key_door', size=(self.size, 4, 9), walls=(self.walls, 0, 8))
+        check_dial('key_door', calls=(self.calls, 4, 16), slack=(self.slack, 0, 4))
 
     def propose(self, rng):
         cells = [(x, y) for x in range(self.size) for y in range(self.size)]
         needed = float('inf')
         while needed > self.calls:
-            start, key, door, *others = rng.sample(cells, 3 + self.walls)
-            world = (self.size, start, key, door, tuple(sorted(others)))
+            chosen = rng.sample(cells, 3 + self.walls)
+            world = (self.size, *chosen[:3], tuple(sorted(chosen[3:])))
             needed = shortest_length(world)
         return Item('key_door', (*world, needed + self.slack), float(needed))
 
@@ -195,7 +193,8 @@ class KeyDoorTask(EpisodeTask):
     def prompt(self, item, style='compact'):
         size, start, key, door, walls, horizon = item.data
         if style == 'compact':
-            places = [('', start), ('k ', key), ('d ', door), *(('! ', wall) for wall in walls)]
+            places = [('', start), ('k ', key), ('d ', door)]
+            places += [('! ', wall) for wall in walls]
             told = ' ; '.join(f'{name}{cell[0]} {cell[1]}' for name, cell in places)
             return f'<game> {size} : {told} ?'
         around = ', '.join(map(str, walls)) or 'none'

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['Listener', 'draw_episodes', 'episodes', 'episode_room', 'count_calls', 'turn_rows']
 
-# %% ../../nbs/samplers/02_episodes.ipynb #86850403
+# %% ../../nbs/samplers/02_episodes.ipynb #cbac2066
+from collections import Counter
 from typing import NamedTuple
 import torch
 import torch.nn.functional as F
@@ -133,10 +134,10 @@ def episodes(policy, items, group: int = 1, *, seed: int, max_new_tokens: int | 
     finished = ((tokens == policy.eos) & real).any(1)
     closed = own & (tokens == _token(policy, CALL[1]))
     turn = closed.cumsum(1) - closed.long()
-    return make_rollouts(prompt_ids=ids, prompt_mask=seen, tokens=tokens, prompt=prompt, mask=own,
-                         logp_behave=logp, finished=finished, seg=torch.where(own, turn, -1),
-                         items=tuple(items), texts=policy.decode(tokens, real),
-                         temperature=temperature or 1.0)
+    fields = dict(prompt_ids=ids, prompt_mask=seen, tokens=tokens, prompt=prompt, mask=own)
+    fields.update(items=tuple(items), texts=policy.decode(tokens, real))
+    return make_rollouts(logp_behave=logp, finished=finished, seg=torch.where(own, turn, -1),
+                         temperature=temperature or 1.0, **fields)
 
 
 def episode_room(policy, items) -> int:
@@ -158,14 +159,15 @@ def count_calls(rollouts) -> dict[str, float]:
     if not read:
         raise ValueError("count_calls: none of the problems has an environment, so there are no "
                          "calls; wanted rollouts of `episodes`.")
-    states = [episode.environment for episode in read]
-    calls = sum(state.calls for state in states)
-    goals = sum(len(state.goals) for state in states)
-    return dict(calls=calls / len(read),
-                fitting=1 - sum(state.refused for state in states) / max(1, calls),
-                goals=sum(len(state.reached) for state in states) / max(1, goals),
-                solved=sum(episode.solved for episode in read) / len(read),
-                broken=sum(episode.broken for episode in read) / len(read))
+    total = Counter()
+    for episode in read:
+        state = episode.environment
+        total.update(calls=state.calls, refused=state.refused, solved=episode.solved,
+                     broken=episode.broken, goals=len(state.goals), reached=len(state.reached))
+    counts = {name: total[name] / len(read) for name in ('calls', 'solved', 'broken')}
+    counts['fitting'] = 1 - total['refused'] / max(1, total['calls'])
+    counts['goals'] = total['reached'] / max(1, total['goals'])
+    return counts
 
 # %% ../../nbs/samplers/02_episodes.ipynb #58ea7ad3
 class _Turn(NamedTuple):
@@ -189,7 +191,7 @@ def _turns_of(seg: Int[Tensor, "n t"]) -> list:
 
 
 def _padded(parts: list, value, left: bool = False) -> tuple[Tensor, Tensor]:
-    "Rows of unequal length below each other, filled up with `value`; and where they are real."
+    "Rows of unequal length below each other, filled up with `value`; where they are real."
     width = max(map(len, parts))
     gaps = [(width - len(x), 0) if left else (0, width - len(x)) for x in parts]
     filled = [F.pad(x, gap, value=value) for x, gap in zip(parts, gaps)]
@@ -198,7 +200,7 @@ def _padded(parts: list, value, left: bool = False) -> tuple[Tensor, Tensor]:
 
 # %% ../../nbs/samplers/02_episodes.ipynb #aee68e61
 def turn_rows(policy, rollouts):
-    """The same episodes as `Rollouts` with one row a turn, whose prompt is all that went before.
+    """The same episodes with one row a turn, whose prompt is all that went before.
 
     `traj` is the episode's and `step` the turn; problem, group and reward are the episode's.
     """
@@ -213,11 +215,12 @@ def turn_rows(policy, rollouts):
     said = [slice(turn.start, turn.end) for turn in turns]
     tokens, mask = _padded([r.tokens[turn.row, at] for turn, at in zip(turns, said)], policy.pad)
     logp, _ = _padded([r.logp_behave[turn.row, at] for turn, at in zip(turns, said)], 0.0)
-    of, step, is_last = torch.tensor([(turn.row, turn.number, turn.is_last) for turn in turns],
-                                     device=tokens.device).T
-    return make_rollouts(prompt_ids=prompt_ids, prompt_mask=prompt_mask, tokens=tokens, mask=mask,
-                         logp_behave=logp, prompt=torch.arange(len(turns), device=of.device),
-                         group=r.group[of], traj=r.traj[of], step=step, rewards=r.rewards[of],
-                         finished=r.finished[of] & is_last.bool(), texts=policy.decode(tokens, mask),
-                         items=tuple(r.items[number] for number in r.prompt[of].tolist()),
-                         temperature=r.temperature)
+    known = [(turn.row, turn.number, turn.is_last) for turn in turns]
+    of, step, is_last = torch.tensor(known, device=tokens.device).T
+    fields = dict(prompt_ids=prompt_ids, prompt_mask=prompt_mask, tokens=tokens, mask=mask)
+    fields.update(group=r.group[of], traj=r.traj[of], step=step, rewards=r.rewards[of])
+    fields['items'] = tuple(r.items[number] for number in r.prompt[of].tolist())
+    fields['finished'] = r.finished[of] & is_last.bool()
+    fields['texts'] = policy.decode(tokens, mask)
+    return make_rollouts(prompt=torch.arange(len(of), device=of.device), logp_behave=logp,
+                         temperature=r.temperature, **fields)
