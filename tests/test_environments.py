@@ -602,3 +602,116 @@ def test_calls_by_hand():
     assert call_in_words(environment, ['=', '36']) == DONE and environment.solved
     episode = read_episode(Calculator(), SUM, 'x ' * 4001)
     assert episode.calls == () and not episode.broken
+
+
+# other shapes: Gymnasium, and TRL's trainer
+
+
+@each_world
+def test_gymnasium_sees_the_same_episode(name):
+    gymnasium = pytest.importorskip('gymnasium')
+    from rl4llm.environments.adapters import as_gymnasium
+
+    made, rng = task(name), random.Random(name)
+    items = made.sample(6, seed=0)
+    played = as_gymnasium(CLASSES[name], items)
+    assert isinstance(played, gymnasium.Env)
+    for seed in (0, 4, 9):
+        item = items[seed % 6]
+        calls = loose_calls(made, item, rng)
+        question, info = played.reset(seed=seed)
+        assert question == item.prompt() and info == dict(calls=0, reached=[])
+        steps = [played.step(call) for call in calls]
+        episode = made.read(item, written_episode(made.environment(), item, calls))
+        assert [step.observation for step in steps][: len(episode.answers)] == [*episode.answers]
+        assert steps[len(episode.calls) - 1].terminated == (episode.environment.said is not None)
+        assert steps[-1].reward == episode.environment.get_reward()
+        assert steps[-1].info['reached'] == episode.environment.reached
+        assert played.observation_space.contains(item.prompt('text'))
+
+
+def chat_tokenizer():
+    "Bytes, with the chat template of Qwen2.5, which can tell of tools."
+    from pathlib import Path
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    import trl
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token='<|im_end|>', pad_token='<pad>',
+        additional_special_tokens=['<|im_start|>'], clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+    template = Path(trl.__file__).parent / 'chat_templates' / 'qwen2_5.jinja'
+    made.chat_template = template.read_text()
+    return made
+
+
+def chat_model(tokenizer):
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+    heads = dict(num_attention_heads=2, num_key_value_heads=2)
+    special = dict(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    config = Qwen2Config(vocab_size=len(tokenizer), bos_token_id=None, **sizes, **heads, **special)
+    return Qwen2ForCausalLM(config)
+
+
+def called(name, **arguments):
+    written = json.dumps(dict(name=name, arguments=arguments))
+    return f'<tool_call>\n{written}\n</tool_call>'
+
+
+def recited(tokenizer, plays):
+    "A `generate` that says the next line of each row's play, by how often tools have answered it."
+
+    def generate(input_ids, **how):
+        said = []
+        for row in input_ids:
+            text = tokenizer.decode(row)
+            answered = text.count('<tool_response>')
+            play = plays[1 if 'wrong' in text else 0] if answered else plays[len(said) % 2]
+            said.append(tokenizer(f'{play[answered]}<|im_end|>').input_ids)
+        width = max(map(len, said))
+        padded = [ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids in said]
+        return torch.cat([input_ids, torch.tensor(padded)], 1)
+
+    return generate
+
+
+def test_the_same_class_trains_in_trl(tmp_path):
+    "One row works the sum out; the other makes a mistake that is answered, and gives it up."
+    pytest.importorskip('trl', minversion='1.16')
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    tokenizer = chat_tokenizer()
+    model = chat_model(tokenizer)
+    plays = [
+        [called('add', a=7, b=5), called('multiply', a=12, b=3), called('answer', value=36), 'so'],
+        [called('add', a='x', b=5), called('answer', value=35), 'so'],
+    ]
+    model.generate = recited(tokenizer, plays)
+    question = [{'role': 'user', 'content': SUM.prompt('text')}]
+    rows = [dict(prompt=question, item=json.dumps(dataclasses.asdict(SUM)))] * 2
+    settings = dict(per_device_train_batch_size=2, num_generations=2, max_completion_length=900)
+    settings |= dict(max_steps=1, logging_steps=1, report_to=[], save_strategy='no', use_cpu=True)
+    trainer = GRPOTrainer(
+        model=model,
+        args=GRPOConfig(output_dir=str(tmp_path), bf16=False, **settings),
+        train_dataset=Dataset.from_list(rows),
+        environment_factory=Calculator,
+        processing_class=tokenizer,
+    )
+    assert {method.__name__ for method in trainer.tools} == {
+        'add', 'answer', 'multiply', 'subtract',
+    }  # fmt: skip
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert log['rewards/Calculator/mean'] == 0.5 and log['reward'] == 0.5
+    assert log['tools/call_frequency'] == 2.5 and log['tools/failure_frequency'] == 0
+    assert log['grad_norm'] > 0
