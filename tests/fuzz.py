@@ -416,7 +416,51 @@ def key_door_world(size, start, key, door, walls):
     return call
 
 
+def form_world(known, wanted):
+    entries = {}
+
+    def call(words):
+        if words[:1] not in (['?'], ['+'], ['>']):
+            return 'wrong ?', False, False
+        if len(words) != (3 if words[0] == '+' else 1):
+            return 'wrong !', False, False
+        if words[0] == '?':
+            return next((name for name in wanted if name not in entries), 'no'), False, False
+        if words[0] == '>':
+            right = [(name, entries.get(name)) in known for name in wanted]
+            return '', True, all(right)
+        if words[2] not in ONE_OR_TWO_DIGITS:
+            return 'wrong !', False, False
+        if words[1] not in wanted:
+            return 'no', False, False
+        entries[words[1]] = int(words[2])
+        return 'yes', False, False
+
+    return call
+
+
+def bandit_world(rows):
+    left = {arm: list(row) for arm, row in zip('abcde', rows)}
+    ones = {arm: row.count('1') for arm, row in left.items()}
+
+    def call(words):
+        if words[:1] not in (['+'], ['=']):
+            return 'wrong ?', False, False
+        if len(words) != 2:
+            return 'wrong !', False, False
+        if words[0] == '=':
+            return '', True, ones.get(words[1]) == max(ones.values())
+        if words[1] not in left:
+            return 'no', False, False
+        row = left[words[1]]
+        row.append(row.pop(0))
+        return row[-1], False, False
+
+    return call
+
+
 WORLDS = dict(calculator=calculator_world, knowledge=knowledge_world, key_door=key_door_world)
+WORLDS |= dict(form=form_world, bandit=bandit_world)
 
 
 def episode_rule(item, text):
@@ -637,7 +681,7 @@ def episode_problem(rng, item, solutions):
             [calls[-1]],
             [*calls[:1] * item.data[-1], *calls],
         ]
-        plays += [[*calls[:-1], rng.choice(('= 7', '= a', '>', 'to up', '')), calls[-1]]]
+        plays += [[*calls[:-1], rng.choice(('= 7', '= a', '>', 'to up', '+ a 1', '')), calls[-1]]]
         plays += [[rng.choice(('? a s', '+ 1 1', 'to down', 'yes', '= 05')), *calls]]
         near += [written_episode(made.environment(), item, play) for play in plays]
         results = [i for i, word in enumerate(words) if word == '<result>']
@@ -690,6 +734,8 @@ DIALS = dict(
     calculator=[dict(operations=6, slack=0), dict(operations=1, slack=9)],
     knowledge=[dict(hops=8, distractors=0, slack=0), dict(hops=1, distractors=60)],
     key_door=[dict(size=9, walls=0, calls=16, slack=0), dict(size=4, walls=8, calls=4)],
+    form=[dict(fields=7, others=0, slack=0), dict(fields=1, others=10)],
+    bandit=[dict(arms=5, pulls=4, slack=0), dict(arms=2, pulls=10, slack=2)],
 )
 SIZE = 6  # problems of a source in one block
 

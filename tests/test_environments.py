@@ -8,9 +8,11 @@ from rl4llm.core.policy import Policy
 from rl4llm.core.registry import stages
 from rl4llm.core.rollouts import concat_rollouts, rows_of
 from rl4llm.core.sampling import sampler_of
+from rl4llm.environments.bandit import Bandit
 from rl4llm.environments.calculator import Calculator, plain_form, value_of
 from rl4llm.environments.environment import DONE, TURN, UNFIT, UNKNOWN, read_episode, tools_of
 from rl4llm.environments.environment import EpisodeTask, call_in_words, written_episode
+from rl4llm.environments.form import Form
 from rl4llm.environments.key_door import KeyDoor
 from rl4llm.environments.knowledge_base import KnowledgeBase
 from rl4llm.samplers.episodes import count_calls, episodes, turn_rows
@@ -20,8 +22,9 @@ from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
 from rl4llm.training.pretraining import BaseSpec, make_batch, new_model, supervised_step
 from rl4llm.training.records import Run
 
-NAMES = ['calculator', 'key_door', 'knowledge']
 CLASSES = dict(calculator=Calculator, knowledge=KnowledgeBase, key_door=KeyDoor)
+CLASSES |= dict(form=Form, bandit=Bandit)
+NAMES = sorted(CLASSES)
 CASES = [(name, level) for name in NAMES for level in levels(name)]
 each_world = pytest.mark.parametrize('name', NAMES)
 each_case = pytest.mark.parametrize('name, level', CASES)
@@ -227,6 +230,11 @@ def other_wording(item, rng):
     if item.task == 'knowledge':
         facts = rng.sample(world[0], len(world[0]))
         return Item(item.task, (facts, *world[1:], horizon + 1))
+    if item.task == 'form':
+        known, wanted = (rng.sample(part, len(part)) for part in world)
+        return Item(item.task, (known, wanted, horizon + 1))
+    if item.task == 'bandit':
+        return Item(item.task, (rng.sample(world[0], len(world[0])), horizon + 1))
     size, *cells, walls = world
     turns, flip = rng.randrange(4), rng.random() < 0.5
 

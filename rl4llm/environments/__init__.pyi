@@ -1,8 +1,19 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import adapters as adapters
+from . import bandit as bandit
 from . import calculator as calculator
 from . import environment as environment
+from . import form as form
 from . import key_door as key_door
 from . import knowledge_base as knowledge_base
+from .adapters import Step as Step
+from .adapters import as_gymnasium as as_gymnasium
+from .adapters import from_gymnasium as from_gymnasium
+from .bandit import ARMS as ARMS
+from .bandit import Bandit as Bandit
+from .bandit import BanditTask as BanditTask
+from .bandit import best_arm as best_arm
+from .bandit import random_rows as random_rows
 from .calculator import Calculator as Calculator
 from .calculator import CalculatorTask as CalculatorTask
 from .calculator import apply as apply
@@ -29,6 +40,9 @@ from .environment import read_episode as read_episode
 from .environment import tool as tool
 from .environment import tools_of as tools_of
 from .environment import written_episode as written_episode
+from .form import FIELDS as FIELDS
+from .form import Form as Form
+from .form import FormTask as FormTask
 from .key_door import KeyDoor as KeyDoor
 from .key_door import KeyDoorTask as KeyDoorTask
 from .key_door import STEPS as STEPS
