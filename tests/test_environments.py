@@ -350,14 +350,13 @@ def test_nothing_in_a_result_reaches_the_gradient(caller, items):
     "The loss of a row is the same function of the weights, whatever is claimed of tokens put in."
     r = caller.sample(items[:2], 4, seed=3)
     logits = []
-    forward = caller.model.forward
-    caller.model.forward = lambda *a, **k: logits.append(forward(*a, **k)) or logits[-1]
+    caller.model.register_forward_hook(lambda model, given, out: logits.append(out.logits))
     plain = dataclasses.replace(caller, fast=False)
     plain.model._rl4llm_plain_head = False  # the whole logits
     logp = plain.logprobs(r, entropy=False)[0]
-    logits[-1].logits.retain_grad()
+    logits[-1].retain_grad()
     logp.sum().backward()
-    reached = logits[-1].logits.grad[:, r.prompt_ids.shape[1] - 1 : -1].abs().sum(-1) > 0
+    reached = logits[-1].grad[:, r.prompt_ids.shape[1] - 1 : -1].abs().sum(-1) > 0
     assert torch.equal(reached, r.mask)
 
 
@@ -436,7 +435,7 @@ SUM = Item('calculator', (('*', ('+', 7, 5), 3), 4))
     [
         '<tool> + 7 5 </tool> no <result> 36 </result>',
         '<result> 12 </result> <tool> = 36 </tool>',
-        '<tool> + 7 5 </tool> </result> <tool> = 36 </tool>',
+        '<tool> + 7 5 </tool> so </result> <tool> = 36 </tool>',
         'so <result> <tool> = 36 </tool>',
         '<tool> + 7 5 </tool> yes <result> <done> </result>',
         '<tool> <result> </tool> <result> <done> </result>',
@@ -453,7 +452,7 @@ def test_who_writes_results_gains_nothing(caller, text):
 
 def test_a_model_that_cannot_call_is_refused(caller, small_policy, items):
     class Letters:
-        unk_token_id = None
+        unk_token_id, pad_token_id, eos_token_id = None, 0, 1
 
         def __call__(self, text, **how):
             return dict(input_ids=list(map(ord, text[:9])))
