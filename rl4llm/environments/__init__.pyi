@@ -53,7 +53,5 @@ from .key_door import shortest_way as shortest_way
 from .key_door import step_from as step_from
 from .knowledge_base import KnowledgeBase as KnowledgeBase
 from .knowledge_base import KnowledgeTask as KnowledgeTask
-from .knowledge_base import RELATIONS as RELATIONS
-from .knowledge_base import THINGS as THINGS
 from .knowledge_base import random_facts as random_facts
 from .knowledge_base import walk as walk
