@@ -27,7 +27,7 @@ export TIMEFORMAT      := took %0lR
 	@touch .venv/.core $@
 
 .venv/.scale: pyproject.toml constraints.txt | .venv/.installed
-	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,docs,scale]'
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,docs,scale,envs]'
 	@touch $@
 
 .PHONY: help demo lab test test-all in-step lint types test-notebooks test-wheel test-browser mutants fuzz bench readme docs notebooks stubs pins clean

@@ -7,6 +7,7 @@ from . import core as core
 from . import course as course
 from . import curricula as curricula
 from . import engine as engine
+from . import environments as environments
 from . import inference as inference
 from . import objectives as objectives
 from . import oracle as oracle

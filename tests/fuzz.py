@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 import rl4llm
 from rl4llm.core.fingerprint import called_code
+from rl4llm.environments.environment import written_episode
 from rl4llm.tasks import Item, levels, task, task_from, task_of, tasks, think, verdict_of
 
 TOP = Path(__file__).resolve().parents[1]
@@ -506,10 +507,158 @@ def own_rule(item, text):
     return Rule(tagged or text in known or text in {f'#### {k}' for k in known}, allowed)
 
 
+# An environment is a function from the words of a call to (what it says, whether it is over, and
+# well). Any word but those of its tools is `wrong ?`; other arguments than they take, `wrong !`.
+
+ONE_OR_TWO_DIGITS = {str(number) for number in range(100)}
+WAYS = dict(up=(0, 1), down=(0, -1), left=(-1, 0), right=(1, 0))
+
+
+def in_brackets(expression):
+    "An expression as Python reads it."
+    if isinstance(expression, int):
+        return str(expression)
+    op, left, right = expression
+    return f'({in_brackets(left)}{op}{in_brackets(right)})'
+
+
+def calculator_world(expression):
+    value = eval(in_brackets(expression))
+
+    def call(words):
+        if words[:1] not in (['+'], ['-'], ['*'], ['=']):
+            return 'wrong ?', False, False
+        wanted = 1 if words[0] == '=' else 2
+        if len(words) != wanted + 1 or not set(words[1:]) <= ONE_OR_TWO_DIGITS:
+            return 'wrong !', False, False
+        if words[0] == '=':
+            return '', True, int(words[1]) == value
+        found = eval(f'{words[1]} {words[0]} {words[2]}')
+        return str(found) if str(found) in ONE_OR_TWO_DIGITS else 'no', False, False
+
+    return call
+
+
+def knowledge_world(facts, start, relations):
+    def led_to(thing, relation):
+        return next((c for a, b, c in facts if (a, b) == (thing, relation)), 'no')
+
+    end = start
+    for relation in relations:
+        end = led_to(end, relation)
+
+    def call(words):
+        if words[:1] not in (['?'], ['=']):
+            return 'wrong ?', False, False
+        if len(words) != (3 if words[0] == '?' else 2):
+            return 'wrong !', False, False
+        if words[0] == '=':
+            return '', True, words[1] == end
+        return led_to(*words[1:]), False, False
+
+    return call
+
+
+def key_door_world(size, start, key, door, walls):
+    here, holds = list(start), []
+
+    def call(words):
+        if words[:1] not in (['to'], ['+'], ['>']):
+            return 'wrong ?', False, False
+        moves = words[0] == 'to'
+        if len(words) != 1 + moves or moves and words[1] not in WAYS:
+            return 'wrong !', False, False
+        if moves:
+            x, y = (a + b for a, b in zip(here, WAYS[words[1]]))
+            if (x, y) in walls or x not in range(size) or y not in range(size):
+                return 'no', False, False
+            here[:] = x, y
+            return f'{x} {y}', False, False
+        if words[0] == '+':
+            if holds or tuple(here) != key:
+                return 'no', False, False
+            holds.append('k')
+            return 'k', False, False
+        opened = bool(holds) and tuple(here) == door
+        return '' if opened else 'no', opened, opened
+
+    return call
+
+
+def form_world(known, wanted):
+    entries = {}
+
+    def call(words):
+        if words[:1] not in (['?'], ['+'], ['>']):
+            return 'wrong ?', False, False
+        if len(words) != (3 if words[0] == '+' else 1):
+            return 'wrong !', False, False
+        if words[0] == '?':
+            return next((name for name in wanted if name not in entries), 'no'), False, False
+        if words[0] == '>':
+            right = [(name, entries.get(name)) in known for name in wanted]
+            return '', True, all(right)
+        if words[2] not in ONE_OR_TWO_DIGITS:
+            return 'wrong !', False, False
+        if words[1] not in wanted:
+            return 'no', False, False
+        entries[words[1]] = int(words[2])
+        return 'yes', False, False
+
+    return call
+
+
+def bandit_world(rows):
+    left = {arm: list(row) for arm, row in zip('abcde', rows)}
+    ones = {arm: row.count('1') for arm, row in left.items()}
+
+    def call(words):
+        if words[:1] not in (['+'], ['=']):
+            return 'wrong ?', False, False
+        if len(words) != 2:
+            return 'wrong !', False, False
+        if words[0] == '=':
+            return '', True, ones.get(words[1]) == max(ones.values())
+        if words[1] not in left:
+            return 'no', False, False
+        row = left[words[1]]
+        row.append(row.pop(0))
+        return row[-1], False, False
+
+    return call
+
+
+WORLDS = dict(calculator=calculator_world, knowledge=knowledge_world, key_door=key_door_world)
+WORLDS |= dict(form=form_world, bandit=bandit_world)
+
+
+def episode_rule(item, text):
+    "Every call has the result that its world gives, none stands elsewhere, and it ends well."
+    *world, horizon = item.data
+    call, calls = WORLDS[item.task](*world), 0
+    spoken = text.split() if len(text) <= 8000 else []
+    while '<tool>' in spoken and '</tool>' in spoken[spoken.index('<tool>') :]:
+        begins = spoken.index('<tool>')
+        ends = spoken.index('</tool>', begins)
+        if '<result>' in spoken[:begins] or '</result>' in spoken[:begins]:
+            break
+        said, over, well = call(spoken[begins + 1 : ends])
+        calls += 1
+        over = over or calls == horizon
+        true = f"<result> {said} {'<done>' if over else ''} </result>".split()
+        spoken = spoken[ends + 1 :]
+        heard, spoken = spoken[: len(true)], spoken[len(true) :]
+        if heard != true[: len(heard)] or over:
+            right = heard == true[: len(heard)] and well
+            return Rule(right, right)
+    return Rule(False, False)
+
+
 OWN = 'fuzz own'
 RULES = dict(countdown=countdown_rule, modular=modular_rule, sat=sat_rule)
 RULES |= dict(sequence=sequence_rule, lookup=lookup_rule, path=path_rule)
 RULES |= dict(program=program_rule, lock=lock_rule)
+RULES |= dict.fromkeys(WORLDS, episode_rule)
 RULES[OWN] = own_rule
 
 
@@ -808,6 +957,45 @@ def lock_problem(rng, item, solutions):
     return Problem(item, right, near)
 
 
+RESULT = ('<result>', '</result>')
+
+
+def calls_in(text):
+    "The calls of an episode, in words."
+    return [part.partition('</tool>')[0].strip() for part in text.split('<tool>')[1:]]
+
+
+def episode_problem(rng, item, solutions):
+    "Episodes with true results that end badly, and with results that are not true."
+    made = task_of(item)
+    near = []
+    for text in solutions:
+        calls, words = calls_in(text), text.split()
+        plays = [
+            calls[:-1],
+            calls[1:],
+            calls[::-1],
+            [calls[-1]],
+            [*calls[:1] * item.data[-1], *calls],
+        ]
+        plays += [[*calls[:-1], rng.choice(('= 7', '= a', '>', 'to up', '+ a 1', '')), calls[-1]]]
+        plays += [[rng.choice(('? a s', '+ 1 1', 'to down', 'yes', '= 05')), *calls]]
+        near += [written_episode(made.environment(), item, play) for play in plays]
+        results = [i for i, word in enumerate(words) if word == '<result>']
+        i = rng.choice(results)
+        other = rng.choice(('7', 'no', 'a', '<done>', words[results[0] + 1]))
+        near += [' '.join([*words[: i + 1], other, *words[i + 2 :]])]
+        near += [' '.join([*words[:i], *words[words.index('</result>', i) + 1 :]])]
+        near += [' '.join([*words[:i], '<result>', other, '</result>', *words[i:]])]
+        near += [
+            f'{RESULT[0]} {other} {RESULT[1]} {text}',
+            ' '.join(words[:i]),
+            f'{words[-1]} {text}',
+        ]
+        near += [text.replace('<done>', 'no'), ' '.join(f'<tool> {call} </tool>' for call in calls)]
+    return Problem(item, [*solutions, *(s.removesuffix(' </result>') for s in solutions)], near)
+
+
 ROWS = [42, -7, 0, 1200, 0.5, -2.25, 10**30, '3/4', '$15', '12%', '2 1/2', 'Paris', 'x + y', 'B']
 ROWS += [['yes', 'true'], ['7', 'seven'], 'So 6 * 3 makes\n#### 18', 'It is \\boxed{x^{2}}', '1e5']
 
@@ -837,6 +1025,7 @@ def own_problem(rng, item):
 MAKERS = dict(countdown=countdown_problem, modular=modular_problem, sat=sat_problem)
 MAKERS |= dict(sequence=sequence_problem, lookup=lookup_problem, path=path_problem)
 MAKERS |= dict(program=program_problem, lock=lock_problem)
+MAKERS |= dict.fromkeys(WORLDS, episode_problem)
 DIALS = dict(
     program=[dict(length=9, inputs=2, shown=3, high=5), dict(length=5, high=99, shown=8)],
     lock=[dict(depth=12, letters=8), dict(depth=1, letters=2)],
@@ -846,6 +1035,11 @@ DIALS = dict(
     sequence=[dict(rules=7, shown=12, asked=6), dict(rules=1, shown=4, asked=1)],
     lookup=[dict(rows=20, columns=6, hops=19), dict(rows=2, columns=1, hops=0)],
     path=[dict(nodes=20, loops=12, slack=9), dict(width=3, loops=0, slack=0)],
+    calculator=[dict(operations=6, slack=0), dict(operations=1, slack=9)],
+    knowledge=[dict(hops=8, distractors=0, slack=0), dict(hops=1, distractors=60)],
+    key_door=[dict(size=9, walls=0, calls=16, slack=0), dict(size=4, walls=8, calls=4)],
+    form=[dict(fields=7, others=0, slack=0), dict(fields=1, others=10)],
+    bandit=[dict(arms=5, pulls=4, slack=0), dict(arms=2, pulls=10, slack=2)],
 )
 SIZE = 6  # problems of a source in one block
 
@@ -895,7 +1089,8 @@ CONTROL = (
     '\0\x07\x08\x0b\x0c\r\x1b\x1c\x7f\x85\xa0\u200b\u200d\u2028\u2029\u202e\u2060\ufeff\u0301\ud800'
 )
 TAGS = """<eos> <bos> <pad> <unk> <think> </think> <answer> </answer> <backtrack> <wait> <verify>
-    </verify> <plan> </plan> <hint> <ANSWER> </Answer> < answer > <answer/> <|answer|>""".split()
+    </verify> <plan> </plan> <hint> <ANSWER> </Answer> < answer > <answer/> <|answer|>
+    <tool> </tool> <result> </result> <done>""".split()
 SIGNS = """+ - * / = ; , ! ( ) . % ** // == ;; -> : ? 1e2 1e-2 0x1 007 -0 +3 --3 1.0 1_0 nan inf
     \\boxed{ ####""".split()
 
@@ -1127,6 +1322,7 @@ PIECES += (
     '3 + 4 = 7 ;',
 )
 PIECES += ('<think> ', '</think>', '<eos>', '-', '1e', '٣ + ', 'a,', '3 + 4 = 7\n')
+PIECES += ('<tool> ', '</tool> ', '<tool> + 1 1 </tool> ', '<tool> </tool>', '<result> ')
 
 
 def long_texts(piece, good, length):

@@ -17,6 +17,7 @@ FLOORS = [
     ['engine'],
     ['core'],
     ['tasks'],
+    ['environments'],
     ['oracle', 'samplers', 'rewards', 'references'],
     ['curricula', 'selection'],
     ['advantages'],

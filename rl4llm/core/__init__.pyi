@@ -158,6 +158,7 @@ from .rollouts import zero_unscored as zero_unscored
 from .sampling import ChooseKeyed as ChooseKeyed
 from .sampling import ROOM as ROOM
 from .sampling import as_prompts as as_prompts
+from .sampling import check_asked_once as check_asked_once
 from .sampling import check_sampling as check_sampling
 from .sampling import choose as choose
 from .sampling import draw as draw
@@ -165,6 +166,7 @@ from .sampling import draw_by_generate as draw_by_generate
 from .sampling import response_room as response_room
 from .sampling import row_keys as row_keys
 from .sampling import sample as sample
+from .sampling import sampler_of as sampler_of
 from .sampling import truncate as truncate
 from .settings_file import FILE as FILE
 from .settings_file import KEYS as KEYS

@@ -43,6 +43,7 @@ class Rollouts:
     loss_weight: Float[Tensor, "n t"]         # 1 unless a stage sets it
     rewards: Float[Tensor, "n"]               # nan = could not be scored
     traj: Int[Tensor, "n"]                    # rows of one episode
+    step: Int[Tensor, "n"]                    # place of a row in its episode
     seg: Int[Tensor, "n t"]                   # step a token belongs to, -1 outside
     parent: Int[Tensor, "n"]                  # row this one was forked from, -1 for none
     fork_at: Int[Tensor, "n"]                 # position of the fork, 0 for none
@@ -71,12 +72,14 @@ def _counts(r) -> str:
 
 # %% ../../nbs/core/03_rollouts.ipynb #39375a46
 ORIGINS = ('policy', 'teacher', 'replay', 'hinted')
-_ROW_FIELDS = ('prompt', 'group', 'finished', 'rewards', 'traj', 'parent', 'fork_at', 'origin')
+_ROW_FIELDS = ('prompt', 'group', 'finished', 'rewards', 'traj', 'step', 'parent', 'fork_at',
+               'origin')
 _TOKEN_FIELDS = ('tokens', 'mask', 'sampled', 'logp_behave', 'logp_old', 'loss_weight', 'seg')
 _OPTIONAL_FIELDS = ('token_rewards', 'logp_ref')
 _TRUE_OR_FALSE = ('prompt_mask', 'mask', 'sampled', 'finished')
 _REAL = ('logp_behave', 'logp_old', 'loss_weight', 'rewards') + _OPTIONAL_FIELDS
-_WHOLE = ('prompt_ids', 'tokens', 'prompt', 'group', 'traj', 'seg', 'parent', 'fork_at', 'origin')
+_WHOLE = ('prompt_ids', 'tokens', 'prompt', 'group', 'traj', 'step', 'seg', 'parent', 'fork_at',
+          'origin')
 
 # %% ../../nbs/core/03_rollouts.ipynb #9c1c367d
 def check_shape(x, shape: tuple, name: str):
@@ -169,7 +172,7 @@ def make_rollouts(*, prompt_ids, prompt_mask, tokens, prompt, mask, logp_behave=
     plain['logp_behave'] = every_token(nan) if logp_behave is None else logp_behave
     plain.update(logp_old=every_token(nan), loss_weight=every_token(1.0))
     plain.update(finished=every_row(True), rewards=every_row(nan), parent=every_row(-1))
-    plain.update(fork_at=every_row(0), origin=every_row(0))
+    plain.update(step=every_row(0), fork_at=every_row(0), origin=every_row(0))
     return Rollouts(**{**plain, **fields})
 
 # %% ../../nbs/core/03_rollouts.ipynb #457447ec

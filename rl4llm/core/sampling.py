@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROOM', 'truncate', 'choose', 'row_keys', 'draw', 'ChooseKeyed', 'draw_by_generate', 'check_sampling', 'response_room',
-           'as_prompts', 'sample']
+           'as_prompts', 'sampler_of', 'check_asked_once', 'sample']
 
 # %% ../../nbs/core/10_sampling.ipynb #c17a9f00
 import hashlib
@@ -17,7 +17,7 @@ from torch import Tensor
 
 # %% ../../nbs/core/10_sampling.ipynb #8547ed62
 from .numerics import fold, keyed_uniform, logp_of
-from .registry import stage
+from .registry import find_stage, stage
 from .rollouts import make_rollouts
 from .settings_file import check_real, check_whole
 
@@ -210,6 +210,26 @@ def as_prompts(items) -> list:
 
 def _can_be_asked(item) -> bool: return isinstance(item, str) or hasattr(item, 'prompt')
 
+
+def sampler_of(items):
+    """The sampler that problems of an environment name, since it lets them answer; else None.
+
+    Raises ValueError for problems that name different ones.
+    """
+    names = {getattr(item, 'sampler', None) for item in items} - {None}
+    if not names: return None
+    if len(names) > 1:
+        raise ValueError(f"the problems name several samplers ({', '.join(sorted(names))}): ask "
+                         "those of each by themselves.")
+    return find_stage(names.pop(), 'sampler').fn
+
+
+def check_asked_once(items, name: str) -> None:
+    "Raises ValueError for problems that answer back, if the sampler `name` lets none."
+    if sampler_of(items) is None: return
+    raise ValueError(f"{name} cannot draw problems that answer while a response is written: take "
+                     "a recipe whose sampler is `sample`, or one built on it.")
+
 # %% ../../nbs/core/10_sampling.ipynb #dca5ee4b
 @stage('sampler')
 def sample(policy, items, group: int = 1, *, seed: int, max_new_tokens: int | None = None,
@@ -218,9 +238,14 @@ def sample(policy, items, group: int = 1, *, seed: int, max_new_tokens: int | No
 
     max_new_tokens: the longest response (None: `response_room`).
     temperature, top_p, top_k: as `choose` takes them.
+    Problems that answer back are drawn by the sampler that they name.
     Raises ValueError for no items, bad settings, or a prompt too long for the context.
     """
     items = as_prompts(items)
+    other = sampler_of(items)
+    if other is not None:
+        how = dict(temperature=temperature, top_p=top_p, top_k=top_k)
+        return other(policy, items, group, seed=seed, max_new_tokens=max_new_tokens, **how)
     room = max_new_tokens
     if room is None:
         room = response_room(policy)

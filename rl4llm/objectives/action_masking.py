@@ -15,7 +15,8 @@ from ..advantages.critic import gae_kl
 from ..core.numerics import keyed_uniform
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import check_shape, make_rollouts
-from ..core.sampling import check_sampling, choose, response_room, row_keys, truncate
+from ..core.sampling import (check_asked_once, check_sampling, choose, response_room,
+                                  row_keys, truncate)
 from .surrogates import fill_outside, ppo_clip
 from ..references.reference_policies import CopiedPolicy, blend
 
@@ -105,6 +106,7 @@ class lagged_top_p(CopiedPolicy):
 
     def __call__(self, policy, items, group: int = 1, *, seed: int,
                  max_new_tokens: int | None = None, temperature: float = 1.0):
+        check_asked_once(items, 'lagged_top_p')
         room = max_new_tokens
         if room is None:
             room = response_room(policy)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.numerics import fold
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import concat_rollouts, ORIGINS, make_rollouts
-from ..core.sampling import sample
+from ..core.sampling import check_asked_once, sample
 from .surrogates import fill_outside, ppo_clip
 from ..references.reference_policies import CopiedPolicy
 from ..rewards.verifier import verdicts
@@ -159,6 +159,7 @@ class rehearse_solved(CopiedPolicy):
 
     def __call__(self, policy, items, group: int = 1, *, seed: int, temperature: float = 1.0,
                  **how):
+        check_asked_once(items, 'rehearse_solved')
         self.study(policy, items, seed=int(fold(seed, 1)), temperature=temperature, **how)
         stored = [self.store[item.key][:group] for item in items]
         unsolved = [number for number, found in enumerate(stored) if not found]

@@ -15,7 +15,8 @@ from ..core.numerics import fold, keyed_uniform
 from ..core.placebos import placebo
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import make_rollouts
-from ..core.sampling import as_prompts, check_sampling, response_room, row_keys
+from ..core.sampling import (as_prompts, check_asked_once, check_sampling, response_room,
+                                  row_keys)
 from ..core.settings_file import check_whole
 from .tree import continue_rows, fork_rows
 from ..selection.forking_tokens import token_entropy_score
@@ -65,6 +66,7 @@ def critical_forks(policy, items, group: int = 1, *, seed: int, max_new_tokens: 
     Raises as `sample`, and for a model outside the Llama family. Source: CURE (2025).
     """
     items = as_prompts(items)
+    check_asked_once(items, 'critical_forks')
     room = response_room(policy) if max_new_tokens is None else max_new_tokens
     check_sampling(group, room, temperature, 1.0, 0)
     check_whole('critical_forks', least=0, branches=branches)

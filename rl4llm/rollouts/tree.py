@@ -22,8 +22,8 @@ from torch import Tensor
 # %% ../../nbs/rollouts/00_tree.ipynb #1807909b
 from ..core.numerics import entropy_of, fold, keyed_uniform
 from ..core.rollouts import make_rollouts
-from ..core.sampling import (as_prompts, check_sampling, choose, response_room, row_keys,
-                                  sample)
+from ..core.sampling import (as_prompts, check_asked_once, check_sampling, choose,
+                                  response_room, row_keys, sample)
 from ..core.settings_file import check_whole
 from ..tasks import task_of
 
@@ -224,6 +224,7 @@ class Forest:
                  temperature: float = 1.0):
         self.policy = policy
         self.items = as_prompts(items)
+        check_asked_once(self.items, 'a tree of responses')
         self.room = response_room(policy) if room is None else room
         check_sampling(1, self.room, temperature, 1.0, 0)
         self.ids, self.prompt_mask = policy.encode_prompts(self.items, self.room)

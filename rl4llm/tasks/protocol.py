@@ -42,6 +42,11 @@ class Item:
         "Canonical identity: equal for two wordings of the same problem. Decides the split."
         return task_of(self).key(self)
 
+    @property
+    def sampler(self) -> str | None:
+        "Name of the sampler that lets its environment answer; None for a task that asks once."
+        return getattr(task_of(self), 'sampler', None)
+
     def prompt(self, style: str | None = None) -> str:
         """The question, 'compact' (tokens of the tiny vocabulary) or 'text' (plain English).
 
@@ -155,7 +160,7 @@ def add_task(name: str, **levels: dict):
 def tasks() -> list[str]:
     "Names of all tasks, the package's and those registered since."
     for module in importlib.import_module('rl4llm._modidx').d['syms']:
-        if module.startswith('rl4llm.tasks.'):
+        if module.startswith(('rl4llm.tasks.', 'rl4llm.environments.')):
             importlib.import_module(module)
     return sorted(_TASKS)
 
