@@ -114,8 +114,8 @@ def episodes(policy, items, group: int = 1, *, seed: int, max_new_tokens: int | 
 
     max_new_tokens: the longest episode, results included (None: what the horizon takes).
     temperature, top_p, top_k: as `choose` takes them.
-    Raises as `sample`, and ValueError for a model outside the Llama family or one that does not
-    know the tokens of a call.
+    A model must know the tokens of a call, as those of the tiny vocabulary do.
+    Raises as `sample`, and for a model outside the Llama family.
     """
     items = as_prompts(items)
     if sampler_of(items) is None:
