@@ -191,7 +191,7 @@ BROKEN = {
         'as `sample`': sampled([]),
     },
     'sample_by_the_clock': {'as `sample`': sampled([])},
-    'episodes': {
+    'sample_episodes': {
         'as `sample`': sampled([]),
         'a model outside the Llama family': lambda info: sampled(
             task('calculator').sample(2, seed=0), foreign_policy()
