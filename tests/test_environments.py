@@ -15,7 +15,7 @@ from rl4llm.environments.environment import EpisodeTask, call_in_words, written_
 from rl4llm.environments.form import Form
 from rl4llm.environments.key_door import KeyDoor
 from rl4llm.environments.knowledge_base import KnowledgeBase
-from rl4llm.samplers.episodes import count_calls, episodes, turn_rows
+from rl4llm.samplers.episodes import count_calls, sample_episodes, turn_rows
 from rl4llm.tasks import SPLITS, Item, levels, split_of, task, tasks
 from rl4llm.tasks.rollout_format import read_rollouts, written_rollouts
 from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
@@ -383,13 +383,13 @@ def test_room_is_kept_and_problems_may_be_mixed(caller, items):
     r = caller.sample(mixed, 2, seed=3)
     assert r.mask[2:].sum(1).eq((r.tokens[2:] != caller.pad).sum(1)).all()  # nobody answered
     assert caller.sample(items[:1], 1, seed=0, temperature=0.0).texts
-    assert sampler_of(mixed) is episodes and sampler_of(mixed[1:]) is None
+    assert sampler_of(mixed) is sample_episodes and sampler_of(mixed[1:]) is None
 
 
 def test_episodes_of_problems_that_ask_once_are_samples(small_policy):
     problems = task('modular').sample(3, seed=0)
     ours, plain = (
-        draw(small_policy, problems, 4, seed=1) for draw in (episodes, Policy.sample)
+        draw(small_policy, problems, 4, seed=1) for draw in (sample_episodes, Policy.sample)
     )  # fmt: skip
     assert torch.equal(ours.tokens, plain.tokens) and ours.texts == plain.texts
     with pytest.raises(ValueError, match='none of the problems has an environment'):
@@ -462,7 +462,7 @@ def test_a_model_that_cannot_call_is_refused(caller, small_policy, items):
 
     speller = dataclasses.replace(small_policy, tokenizer=Letters(), style='text')
     with pytest.raises(ValueError, match="has no token '</tool>', with which a tool is called"):
-        episodes(speller, items, 1, seed=0, max_new_tokens=3)
+        sample_episodes(speller, items, 1, seed=0, max_new_tokens=3)
 
 
 # turns

@@ -196,6 +196,12 @@ BROKEN = {
         'as `sample`': sampled([]),
     },
     'sample_by_the_clock': {'as `sample`': sampled([])},
+    'sample_episodes': {
+        'as `sample`': sampled([]),
+        'a model outside the Llama family': lambda info: sampled(
+            task('calculator').sample(2, seed=0), foreign_policy()
+        )(info),
+    },
     'critical_forks': {
         'as `sample`': sampled([]),
         'a model outside the Llama family': of_foreign_model,

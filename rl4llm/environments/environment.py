@@ -218,7 +218,7 @@ class EpisodeTask:
     A subclass has `environment`, `propose(rng)`, `plan(item, rng)`, `key`, `prompt`, `difficulty`
     and `chance`.
     """
-    sampler = 'episodes'
+    sampler = 'sample_episodes'
 
     def draw(self, rng):
         item = self.propose(rng)
