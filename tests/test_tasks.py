@@ -359,7 +359,7 @@ def dressed(item, rng):
         terms, cut = item.data[0] + item.data[1], rng.randint(4, 6)
         return Item('sequence', (terms[:cut], terms[cut:] or (1,), rng.randint(1, 7)))
     if item.task == 'path':
-        width, edges, start, goal, limit = item.data
+        _, edges, start, goal, limit = item.data
         edges = [rng.sample([name[a], name[b]], 2) for a, b in edges]
         ends = rng.sample([name[start], name[goal]], 2)
         return Item('path', (0, rng.sample(edges, len(edges)), *ends, limit + rng.randrange(3)))
