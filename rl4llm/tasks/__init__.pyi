@@ -39,7 +39,6 @@ from .lock import lock_landscape as lock_landscape
 from .lock import lock_score as lock_score
 from .lock import prompt_lock as prompt_lock
 from .lock import verify_lock as verify_lock
-from .lookup import LOOKUP_VERBS as LOOKUP_VERBS
 from .lookup import Lookup as Lookup
 from .lookup import LookupQuery as LookupQuery
 from .lookup import LookupRow as LookupRow
@@ -50,7 +49,6 @@ from .lookup import lookup_difficulty as lookup_difficulty
 from .lookup import lookup_key as lookup_key
 from .lookup import lookup_steps as lookup_steps
 from .lookup import prompt_lookup as prompt_lookup
-from .lookup import random_lookup as random_lookup
 from .lookup import random_rows as random_rows
 from .lookup import table_of as table_of
 from .lookup import verify_lookup as verify_lookup
@@ -174,12 +172,10 @@ from .sequences import continued as continued
 from .sequences import demonstrate_sequence as demonstrate_sequence
 from .sequences import fitting_rules as fitting_rules
 from .sequences import is_determined as is_determined
-from .sequences import next_term as next_term
 from .sequences import parse_terms as parse_terms
 from .sequences import prompt_sequence as prompt_sequence
 from .sequences import random_rule as random_rule
 from .sequences import random_sequence as random_sequence
-from .sequences import sequence_difficulty as sequence_difficulty
 from .sequences import sequence_key as sequence_key
 from .sequences import verify_sequence as verify_sequence
 from .thinking import Attempt as Attempt
