@@ -174,7 +174,6 @@ from .sequences import fitting_rules as fitting_rules
 from .sequences import is_determined as is_determined
 from .sequences import parse_terms as parse_terms
 from .sequences import prompt_sequence as prompt_sequence
-from .sequences import random_rule as random_rule
 from .sequences import random_sequence as random_sequence
 from .sequences import sequence_key as sequence_key
 from .sequences import verify_sequence as verify_sequence
