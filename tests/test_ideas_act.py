@@ -55,6 +55,7 @@ LATER = {
 
 # What needs batches of its own size, in which more tokens are at the border of a clip: steps until one is beyond it.
 OWN_SIZE = {'grpo_clip_higher.objective': 4, 'grpo_dual_clip.objective': 1, 'prorl.objective': 9}
+OWN_SIZE |= {'simplevla.select': 1, 'simplevla.group': 1}
 
 # What is its parent at its own settings, here or for longer than a test can wait: why, and the settings of both in
 # which it is not, as `rl4llm recipes NAME` shows them.
@@ -192,7 +193,9 @@ def test_each_change_of_a_recipe_acts(key):
 
 
 # Two recipes, neither of which is the other's parent, that are one at their own settings: why.
-TWINS = {}
+TWINS = {
+    ('adactrl_gated', 'dapo'): 'the embedded base says no control tags, and is paid for none; where one does, see BASES',
+}
 
 
 def some_weights(vector):

@@ -18,7 +18,7 @@ from torch import Tensor
 # %% ../../nbs/core/10_sampling.ipynb #8547ed62
 from .numerics import fold, keyed_uniform, logp_of
 from .registry import find_stage, stage
-from .rollouts import make_rollouts
+from .rollouts import Rollouts, make_rollouts
 from .settings_file import check_real, check_whole
 
 # %% ../../nbs/core/10_sampling.ipynb #f9ded478
@@ -233,7 +233,7 @@ def check_asked_once(items, name: str) -> None:
 # %% ../../nbs/core/10_sampling.ipynb #dca5ee4b
 @stage('sampler')
 def sample(policy, items, group: int = 1, *, seed: int, max_new_tokens: int | None = None,
-           temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0):
+           temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> Rollouts:
     """`group` responses for each of the `items` (problems or strings, or one) as `Rollouts`.
 
     max_new_tokens: the longest response (None: `response_room`).

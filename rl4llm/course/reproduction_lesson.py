@@ -206,6 +206,7 @@ def _punish(logits, token: int, step: float):
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #eaca9b36
 _SIGNED = [(torch.tensor([1., 0., 0., 1., 1.]), .1, 1.5), (torch.tensor([0., 1., 0.]), 2., .5),
            (torch.tensor([1., 1., 0., 0., 0.]), .3, .7)]
+_SIGNED.append((torch.tensor([1., 0., 0., 1.]), 0., 1.))
 
 def _both_up(rewards, right, wrong):
     return torch.where(rewards > .5, right, wrong)
@@ -237,6 +238,10 @@ def _each_side_shared(rewards, right, wrong):
 def _one_sum(rewards, right, wrong):
     return _signed(rewards, right, wrong).sum()
 
+def _overwritten(rewards, right, wrong):
+    out = torch.where(rewards > .5, right, rewards)
+    return torch.where(out == 0, -wrong, out)
+
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #69ea63d5
 _signed_hints = {
     _both_up:
@@ -262,6 +267,9 @@ _signed_hints = {
     _one_sum:
         'That is one number. Each row gets its own.',
 }
+_signed_hints[_overwritten] = (
+    'A right row whose weight is 0 looks like a wrong one to your second line. Ask `rewards` '
+    'both times, and not what you have made of it.')
 
 @exercise('8.3', 'write signed(rewards, right, wrong): the weight right for each row with reward '
                  '1, and minus the weight wrong for each row with reward 0.',
@@ -361,7 +369,8 @@ def _noisy_case(rewards, group, noise):
 _NOISY = [_noisy_case([1., 0., 0., .5, 1.], [0, 0, 0, 1, 1], [.6, .5, .9, .8, .1]),
           _noisy_case([1., .25, 0., .75, 0., 1., .5, .125], [3, 1, 3, 1, 1, 3, 3, 1],
                       [.7, .4, .8, .2, .9, .3, .5, .95]),
-          _noisy_case([0., 1., .5, .25], [0, 0, 0, 0], [.2, .9, .4, .3])]
+          _noisy_case([0., 1., .5, .25], [0, 0, 0, 0], [.2, .9, .4, .3]),
+          _noisy_case([1., .25, 0., .5], [0, 0, 0, 0], [.5, .9, .1, .7])]
 
 def _within(values, group, order):
     "A tensor whose rows of each group are `order(rows of the group)` of `values`."
@@ -383,6 +392,9 @@ def _by_reward(rewards, group, noise):
 
 def _turned_about(rewards, group, noise):
     return _within(rewards, group, lambda rows: rows.flip(0))
+
+def _into_places(rewards, group, noise):
+    return _within(rewards, group, lambda rows: rows[noise[rows].argsort().argsort()])
 
 def _sorted_noise(rewards, group, noise):
     return _within(noise, group, lambda rows: rows[noise[rows].argsort()])
@@ -407,6 +419,9 @@ _shuffle_hints = {
         'groups are no longer what they were. Each group keeps its own rewards.',
     _unmoved:
         'Nothing has changed places: those are the rewards that came in.',
+    _into_places:
+        'You gave the first reward to the row with the smallest noise. It is the other way round: '
+        'the first row gets the reward of the row with the smallest noise.',
     _from_the_top:
         'You went from the largest noise down, which is a shuffle as good as any. Go from the '
         'smallest up, so that the order is the one asked for.',

@@ -1,11 +1,8 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
-from . import accuracy_band as accuracy_band
 from . import durations as durations
 from . import forking_tokens as forking_tokens
+from . import middling_groups as middling_groups
 from . import row_selection as row_selection
-from .accuracy_band import exploration_switches as exploration_switches
-from .accuracy_band import operators_of as operators_of
-from .accuracy_band import share_of_rare as share_of_rare
 from .durations import duration_weighted as duration_weighted
 from .durations import duration_weights as duration_weights
 from .durations import made_up_seconds as made_up_seconds
@@ -16,6 +13,10 @@ from .forking_tokens import entropy_mask as entropy_mask
 from .forking_tokens import entropy_quantile as entropy_quantile
 from .forking_tokens import step_roles as step_roles
 from .forking_tokens import token_entropy_score as token_entropy_score
+from .middling_groups import accuracy_band as accuracy_band
+from .middling_groups import exploration_switches as exploration_switches
+from .middling_groups import operators_of as operators_of
+from .middling_groups import share_of_rare as share_of_rare
 from .row_selection import drop_uniform_groups as drop_uniform_groups
 from .row_selection import drop_zero_rows as drop_zero_rows
 from .row_selection import keep_all as keep_all

@@ -364,6 +364,8 @@ _REASONS = {
     'phrases are counted, and the verdict never asked for': ['reasoning_pattern'],
     'tags and lengths are paid beside the verdict, so a part of each step goes to them; its paper '
     'begins with a supervised start': ['adactrl', 'adactrl_gated'],
+    'its bonus is paid for strange answers, and on Countdown these are wrong more often':
+        ['repexp'],
     'four labels in ten are wrong on purpose, which leaves a fifth of the step':
         ['grpo_noisy', 'grpo_mended'],
 }
@@ -408,6 +410,9 @@ IDLE['prorl.reference'] = Idle('the reference is reset after twenty steps, and n
                                acts=_SOON)
 for _name in ('grpo', 'reinforce_pp', 'weighted_reinforce'):
     IDLE[f'{_name}.objective'] = _SEVERAL
+IDLE['simplevla.objective'] = Idle(
+    'at its temperature hardly a token that is to rise gets beyond 1.2, where clips begin to differ',
+    acts=dict(lr=1e-3), beside=dict(lr=1e-3))
 IDLE['dapo.advantage'] = Idle(
     'responses of the embedded model are shorter than the length from which they pay',
     acts=_SHORT)
