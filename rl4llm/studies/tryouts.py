@@ -411,7 +411,7 @@ IDLE['prorl.reference'] = Idle('the reference is reset after twenty steps, and n
 for _name in ('grpo', 'reinforce_pp', 'weighted_reinforce'):
     IDLE[f'{_name}.objective'] = _SEVERAL
 IDLE['simplevla.objective'] = Idle(
-    'at its temperature hardly a token that is to rise gets beyond 1.2, where clips begin to differ',
+    'at its temperature hardly a token that is to rise gets beyond 1.2, where clips differ',
     acts=dict(lr=1e-3), beside=dict(lr=1e-3))
 IDLE['dapo.advantage'] = Idle(
     'responses of the embedded model are shorter than the length from which they pay',
