@@ -3406,8 +3406,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                     'rl4llm/course/reproduction_lesson.py'),
                                                    'rl4llm.course.reproduction_lesson._interval_bar': ( 'course/reproduction_lesson.html#_interval_bar',
                                                                                                         'rl4llm/course/reproduction_lesson.py'),
-                                                   'rl4llm.course.reproduction_lesson._into_places': ( 'course/reproduction_lesson.html#_into_places',
-                                                                                                       'rl4llm/course/reproduction_lesson.py'),
                                                    'rl4llm.course.reproduction_lesson._judge': ( 'course/reproduction_lesson.html#_judge',
                                                                                                  'rl4llm/course/reproduction_lesson.py'),
                                                    'rl4llm.course.reproduction_lesson._judged': ( 'course/reproduction_lesson.html#_judged',

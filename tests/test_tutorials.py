@@ -11,6 +11,7 @@ from rl4llm.core.rollouts import group_mean
 from rl4llm.course.debugging_lesson import EXHIBITS, DebugBatch, Parts, masks_picture
 from rl4llm.course.debugging_lesson import note, reveal, reveal_masks
 from rl4llm.course.exercises import EXERCISES, check_answer, load_exercises, review_answer
+from rl4llm.course.exercises import yours_or_reference
 from rl4llm.course.reproduction_lesson import margin_panel, upward_parts
 
 TOP = Path(__file__).resolve().parents[1]
@@ -1478,3 +1479,26 @@ def test_a_lesson_runs_dry(path):
 @pytest.mark.timeout(900)
 def test_a_lesson_takes_minutes(path):
     assert execute(path, RL4LLM_DRY_RUN='0') < SECONDS
+
+
+def test_a_right_answer_that_writes_into_its_arguments_leaves_the_lesson_as_it_is(capsys):
+    def signed(rewards, right, wrong):
+        rewards *= right + wrong
+        rewards -= wrong
+        return rewards
+
+    mine = yours_or_reference('8.3', signed)
+    assert 'runs with your own answer' in capsys.readouterr().out
+    four = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    assert mine(four, 0.0, 1.0).tolist() == [0.0, -1.0, -1.0, -1.0]
+    assert four.tolist() == [1.0, 0.0, 0.0, 0.0]
+
+    logits = torch.zeros(3, requires_grad=True)
+    slope = yours_or_reference('6.3', EXERCISES['6.3'].solution)(logits)
+    assert slope.shape == logits.shape
+
+
+@every_lesson
+def test_no_stored_output_of_a_lesson_is_stale(path):
+    shown = str([c.get('outputs') for c in nbformat.read(path, 4).cells])
+    assert 'verdict: stale' not in shown.lower() and 'to report (stale)' not in shown
