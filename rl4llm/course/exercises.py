@@ -468,6 +468,9 @@ def _own_line(answer, error) -> str:
 def _cure(error) -> str:
     "What mends an exception that beginners meet often, as a sentence with a blank before it."
     if isinstance(error, RecursionError): return ' It calls itself without an end.'
+    if 'only integer tensors of a single element' in str(error):
+        return (' One whole number is wanted there, and a tensor of several was given: take them '
+                'one by one, each as `int(x)`.')
     if 'must match the size of tensor' not in str(error): return ''
     return (' Two shapes do not fit. A sum or a mean over an axis drops this axis, unless '
             '`keepdim=True` keeps it; `x[:, None]` puts it back.')

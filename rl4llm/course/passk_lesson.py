@@ -104,6 +104,10 @@ def _from_one_on(n, c, k): return 1 - _misses(n, c, range(1, k + 1))
 
 def _one_factor_short(n, c, k): return 1 - _misses(n, c, range(k - 1))
 
+def _one_factor_more(n, c, k): return 1 - _misses(n, c, range(k + 1))
+
+def _kept_in_whole_numbers(n, c, k): return _unbiased(n, c, k).long()
+
 def _same_divisor(n, c, k):
     factors = [(n - c - i) / n for i in range(k)]
     return 1 - torch.stack(factors).prod(0)
@@ -122,6 +126,7 @@ def _one_right(n, c, k):
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #75ba255a
 _count_hints = {
+
     _put_back:
         'That is the plug-in: it puts every sample back before the next is drawn, and comes out '
         'too low on average. Without putting back, both numbers fall by one with every draw.',
@@ -147,6 +152,13 @@ _count_hints = {
     _one_right:
         'You counted subsets with exactly one right sample. Two or more will do as well, so '
         'count those with none and take their share from 1.',
+}
+_count_hints |= {
+    _kept_in_whole_numbers:
+        'Your result holds whole numbers, so every share below 1 became 0. `zeros_like(c)` is of '
+        'the kind of c, which counts: ask for `dtype=torch.float`.',
+    _one_factor_more:
+        'Your product has k + 1 factors. There are k draws.',
 }
 
 @exercise('5.2', 'write unbiased(n, c, k): for each problem, with c of its n samples right, the '
