@@ -7041,7 +7041,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'rl4llm.tasks.programs.Problem': ('tasks/programs.html#problem', 'rl4llm/tasks/programs.py'),
                                        'rl4llm.tasks.programs.ProgramError': ( 'tasks/programs.html#programerror',
                                                                                'rl4llm/tasks/programs.py'),
-                                       'rl4llm.tasks.programs.Run': ('tasks/programs.html#run', 'rl4llm/tasks/programs.py'),
+                                       'rl4llm.tasks.programs.ProgramRun': ('tasks/programs.html#programrun', 'rl4llm/tasks/programs.py'),
                                        'rl4llm.tasks.programs.RunRead': ('tasks/programs.html#runread', 'rl4llm/tasks/programs.py'),
                                        'rl4llm.tasks.programs.StackProgram': ( 'tasks/programs.html#stackprogram',
                                                                                'rl4llm/tasks/programs.py'),

@@ -9,7 +9,7 @@ from rl4llm.tasks import Item, Verdict, task_from, tasks
 from rl4llm.tasks import countdown as C, modular as M, own_data as O, protocol as P, sat as S
 from rl4llm.tasks import lock as K, lookup as L, paths as G, programs as R, sequences as Q
 
-COUNT = 10_000
+COUNT = 10_000 * len(RULES)  # ten thousand a world
 
 
 @pytest.fixture(scope='module')

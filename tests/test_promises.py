@@ -289,6 +289,11 @@ BROKEN = {
     'grpo_of_batch': {'as `priority_rows`': knobs(share=0.0)},
     'depth_advantages': {'as `node_numbers`': with_parents},
     'prune_leaves': {'a share outside (0, 1]': knobs(share=0.0)},
+    'accuracy_band': {
+        'a `low` above `high`': knobs(low=1.0, high=0.0),
+        'a `most` below 1': knobs(most=0),
+    },
+    'elliptical': {'a `dim` below 1': made_with(dim=0)},
     'gui_g1': {'a problem without a rate': knobs(rates={})},
     'kl_in_reward': {'a group of one row': singles},
     'rloo': {'a group of a single row': singles},

@@ -259,6 +259,12 @@ def test_doctor_gives_the_command_for_what_is_missing():
     assert all('pip install' in r.mend and r.what.split()[1] in r.mend for r in lacking)
 
 
+def in_gymnasium():
+    from rl4llm.environments import as_gymnasium
+
+    as_gymnasium(object, [])
+
+
 def live_plot():
     from types import SimpleNamespace
     from rl4llm.training.callbacks import LivePlot
@@ -327,6 +333,7 @@ EXTRAS = {
     'jupyterlab': ('lab', [lab]),
     'ipywidgets': ('lab', [board, knob]),
     'IPython': ('lab', [live_plot]),
+    'gymnasium': ('envs', [in_gymnasium]),
     'datasets': ('scale', [trl_data]),
     'math_verify': ('scale', [mathematics]),
     'pyarrow': ('', [parquet]),

@@ -842,7 +842,7 @@ def test_every_reader_is_linear(name):
         try:
             for text in (good, '3 + 4 = 7', '<think> 3 + 4 = 7'):
                 read(text, item)
-        except (ValueError, TypeError, IndexError):
+        except (ValueError, TypeError, IndexError, AttributeError):
             return False  # made for problems of another task
         return True
 

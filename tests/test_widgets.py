@@ -101,6 +101,7 @@ def unusual(rollouts):
         parent=plain.parent + 1,
         fork_at=plain.fork_at + 2,
         origin=plain.origin + 1,
+        step=plain.step + 1,
         loss_weight=plain.loss_weight / 2,
         token_rewards=torch.rand(n, t),
         logp_ref=-torch.rand(n, t),

@@ -96,7 +96,7 @@ class elliptical:
     ridge, others: see `leverage_bonus`. beta: weight of the bonus.
     everywhere: the bonus is there in groups without a right answer too.
     bonus: the function that computes it. Remembers how many steps there were, for the projection.
-    Raises ValueError on wrong shapes, infinite rewards, or numbers that cannot be.
+    Raises ValueError on wrong shapes, infinite rewards, or a `dim` below 1.
     Source: RepExp (2025), code.
     """
     def __init__(self, *, dim: int = 32, ridge: float = 0.01, beta: float = 0.01,

@@ -94,7 +94,7 @@ from .programs import Grades as Grades
 from .programs import Parsed as Parsed
 from .programs import Problem as Problem
 from .programs import ProgramError as ProgramError
-from .programs import Run as Run
+from .programs import ProgramRun as ProgramRun
 from .programs import RunRead as RunRead
 from .programs import StackProgram as StackProgram
 from .programs import all_inputs as all_inputs
