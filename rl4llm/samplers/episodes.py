@@ -109,7 +109,7 @@ def _blank(policy, u) -> dict[str, Tensor]:
 @stage('sampler', parent='sample', draws='the policy; what an environment answers is put in',
        changes='tools answer while a response is written; their words carry no loss')
 def sample_episodes(policy, items, group: int = 1, *, seed: int, max_new_tokens: int | None = None,
-             temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0):
+                    temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0):
     """`group` episodes of each problem, a row each; problems that ask once as `sample` does.
 
     max_new_tokens: the longest episode, results included (None: what the horizon takes).
