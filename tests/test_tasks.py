@@ -81,7 +81,7 @@ def reference(item, text):
     if text is None or len(text) > 2000:
         return False
     if item.task in ('sequence', 'lookup', 'path'):
-        return fuzz.rule_of(item, text).allowed
+        return rule_of(item, text).allowed
     if item.task == 'modular':
         m, x, ups = item.data
         for op, y in ups:
@@ -185,8 +185,10 @@ def test_damaged_demonstrations_are_right_only_if_the_reference_says_so(
     # a doubled or dangling separator is a fault for the verifier and layout for the reference; everywhere else they agree
     # one star beside a number makes nothing bold, which the reference does not look at
     stars = '*' in text.rpartition('<answer>')[2]
-    exact = name in ('sequence', 'lookup', 'path')
-    if exact or name == 'modular' and not stars or name == 'sat' and ',' not in text:
+    if name in ('sequence', 'lookup', 'path'):
+        # signs of a formula may stand around an answer: what is allowed is more than what is required
+        assert verdict.correct or not rule_of(item, text).required
+    if name == 'modular' and not stars or name == 'sat' and ',' not in text:
         assert verdict.correct == reference(item, text)
     if name == 'countdown' and how in ('swap', 'truncate') and reference(item, text):
         assert (
