@@ -6845,6 +6845,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'rl4llm/tasks/lock.py'),
                                    'rl4llm.tasks.lock.Lock': ('tasks/lock.html#lock', 'rl4llm/tasks/lock.py'),
                                    'rl4llm.tasks.lock._agreeing': ('tasks/lock.html#_agreeing', 'rl4llm/tasks/lock.py'),
+                                   'rl4llm.tasks.lock.any_letters': ('tasks/lock.html#any_letters', 'rl4llm/tasks/lock.py'),
                                    'rl4llm.tasks.lock.lock_code': ('tasks/lock.html#lock_code', 'rl4llm/tasks/lock.py'),
                                    'rl4llm.tasks.lock.lock_decoy': ('tasks/lock.html#lock_decoy', 'rl4llm/tasks/lock.py'),
                                    'rl4llm.tasks.lock.lock_landscape': ('tasks/lock.html#lock_landscape', 'rl4llm/tasks/lock.py'),

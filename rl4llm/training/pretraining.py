@@ -21,7 +21,9 @@ from ..analysis.passk import pass_at_k, true_pass_at_k
 from ..core.policy import has_fast_bf16, whole_states
 from ..core.settings_file import nearest, settings
 from ..core.storage import pack, readable_json, unpack
+from ..tasks.lock import any_letters
 from ..tasks.protocol import levels, split_of, task
+from ..tasks.sat_search import Searches, think_sat
 from ..tasks.thinking import Thoughts, second_attempt, think
 from ..tasks.vocabulary import tiny_tokenizer, vocabulary_list
 from .checkpoints import latest_checkpoint, save_checkpoint
@@ -39,6 +41,7 @@ class BaseSpec:
     stored: 'float32', or 'bfloat16' for weights that are rounded when saved.
     thoughts: how Countdown is demonstrated, the fields of `Thoughts`; None: by its steps alone.
     second: share of the Countdown demonstrations that are second attempts after feedback.
+    searches: how SAT is demonstrated, the fields of `Searches`; None: by its answer alone.
     """
     name: str
     summary: str
@@ -59,6 +62,7 @@ class BaseSpec:
     stored: str = 'float32'
     thoughts: dict | None = None
     second: float = 0.0
+    searches: dict | None = None
 
 # %% ../../nbs/training/07_pretraining.ipynb #417946a6
 _BASES: dict[str, BaseSpec] = {}
@@ -131,6 +135,40 @@ add_base('tiny-careless-s-v1', 'As tiny-think-s-v1, but every thought checks and
 add_base('tiny-think-l-v1', 'As tiny-think-v1, with three times the parameters.',
          **{**_THINKER, 'architecture': _llama(208, 6)});
 
+# %% ../../nbs/training/07_pretraining.ipynb #6d1a0002
+_MANY_WORLDS = (
+    ('countdown', {'numbers': 3}, .04),
+    ('countdown', {'numbers': 4}, .09),
+    ('countdown', {'numbers': 5}, .05),
+    ('modular', {'length': 2, 'modulus': 11}, .02),
+    ('modular', {'length': 4, 'modulus': 13}, .04),
+    ('modular', {'length': 8, 'modulus': 23, 'mixed': True}, .07),
+    ('modular', {'length': 20, 'modulus': 99, 'mixed': True}, .02),
+    ('sat', {'variables': 4, 'clauses': 6}, .03),
+    ('sat', {'variables': 5, 'clauses': 10}, .06),
+    ('sat', {'variables': 6, 'clauses': 15}, .04),
+    ('sat', {'variables': 6, 'clauses': 20}, .03),
+    ('sequence', {'rules': 2, 'shown': 5, 'asked': 1}, .05),
+    ('sequence', {'rules': 4, 'shown': 6, 'asked': 2}, .07),
+    ('sequence', {'rules': 6, 'shown': 7, 'asked': 2, 'easiest': 3}, .04),
+    ('lookup', {'rows': 4, 'columns': 1, 'hops': 1, 'asks': 1}, .03),
+    ('lookup', {'rows': 6, 'columns': 2, 'hops': 2}, .06),
+    ('lookup', {'rows': 10, 'columns': 3, 'hops': 4}, .05),
+    ('path', {'nodes': 8, 'loops': 2, 'slack': 6}, .03),
+    ('path', {'nodes': 10, 'loops': 4, 'slack': 2}, .04),
+    ('path', {'nodes': 14, 'loops': 6, 'slack': 0, 'steps': 3}, .03),
+    ('path', {'nodes': 10, 'loops': 2, 'slack': 2, 'steps': 3, 'width': 4}, .02),
+    ('program', {'length': 3, 'shown': 4, 'high': 99}, .05),
+    ('program', {'length': 5, 'shown': 5, 'high': 20}, .02),
+    ('lock', {'depth': 2}, .01),
+    ('lock', {'depth': 4}, .01),
+)
+
+add_base('tiny-mix-v1', 'Eight worlds, each a little: 1.0M parameters.',
+         architecture=_llama(144, 4), mixture=_MANY_WORLDS, steps=1500, batch=96, chunks=6,
+         bf16=True, stored='bfloat16', room=256, thoughts=dict(more=.5, most=3), searches={},
+         shipped=True);
+
 # %% ../../nbs/training/07_pretraining.ipynb #d5911eda
 def demonstrations(spec: BaseSpec, count: int, *, seed: int) -> list[tuple[str, str]]:
     "`count` (prompt, completion) pairs of the train split, a function of the seed alone."
@@ -144,11 +182,15 @@ def _one_of_train(maker, rng, spec) -> tuple[str, str]:
     while True:
         item, completion = maker.draw(rng)
         if split_of(item.key) == 'train': break
-    if spec.thoughts is None or item.task != 'countdown':
-        return maker.prompt(item), completion
-    dial = Thoughts(**spec.thoughts)
-    if rng.random() < spec.second: return second_attempt(item, rng, dial)
-    return maker.prompt(item), think(item, rng, dial).text
+    if item.task == 'countdown' and spec.thoughts is not None:
+        dial = Thoughts(**spec.thoughts)
+        if rng.random() < spec.second: return second_attempt(item, rng, dial)
+        completion = think(item, rng, dial).text
+    if item.task == 'sat' and spec.searches is not None:
+        completion = think_sat(item, rng, Searches(**spec.searches)).text
+    if item.task == 'lock':
+        completion = any_letters(item, rng)
+    return maker.prompt(item), completion
 
 # %% ../../nbs/training/07_pretraining.ipynb #164d6c82
 def encode_pairs(pairs) -> tuple[list[list[int]], list[int]]:

@@ -96,7 +96,7 @@ def _share_correct(rollouts) -> Tensor | None:
     return None if verdicts.isnan().all() else verdicts.nanmean()
 
 # %% ../../nbs/training/05_step_metrics.ipynb #27f3443e
-_ENTROPY_ROWS = 32
+_ENTROPY_ROWS = 16
 
 
 def policy_entropy(policy, rollouts, micro: int | None = None) -> float:
