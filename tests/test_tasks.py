@@ -182,11 +182,12 @@ def test_damaged_demonstrations_are_right_only_if_the_reference_says_so(
     text = ' '.join(w)
     verdict = task_of(item).verify(item, text)
     assert not verdict.correct or reference(item, text)
-    # a doubled or dangling separator is a fault for the verifier and layout for the reference; everywhere else they agree
+    # a doubled or dangling separator is a fault for the verifier and layout for the reference;
+    # everywhere else they agree
     # one star beside a number makes nothing bold, which the reference does not look at
     stars = '*' in text.rpartition('<answer>')[2]
     if name in ('sequence', 'lookup', 'path'):
-        # signs of a formula may stand around an answer: what is allowed is more than what is required
+        # signs of a formula may stand around an answer: more is allowed than is required
         assert verdict.correct or not rule_of(item, text).required
     if name == 'modular' and not stars or name == 'sat' and ',' not in text:
         assert verdict.correct == reference(item, text)

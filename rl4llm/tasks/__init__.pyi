@@ -33,6 +33,7 @@ from .countdown import verify_countdown as verify_countdown
 from .countdown import write_steps as write_steps
 from .lock import DeceptiveLock as DeceptiveLock
 from .lock import Lock as Lock
+from .lock import any_letters as any_letters
 from .lock import lock_code as lock_code
 from .lock import lock_decoy as lock_decoy
 from .lock import lock_landscape as lock_landscape

@@ -147,6 +147,6 @@ class DeceptiveLock:
 
 # %% ../../nbs/tasks/13_lock.ipynb #6d1a0003
 def any_letters(item: Item, rng: random.Random) -> str:
-    "Letters of the ring drawn at random, as many as the code has: an answer that can be entered."
+    "An answer that can be entered: letters of the ring at random, as many as the code has."
     lock = Lock(*item.data)
     return ' '.join(rng.choice(lock.ring) for _ in lock.plate)
