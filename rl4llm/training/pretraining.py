@@ -165,9 +165,9 @@ _MANY_WORLDS = (
 )
 
 add_base('tiny-mix-v1', 'Eight worlds, each a little: 1.0M parameters.',
-         architecture=_llama(144, 4), mixture=_MANY_WORLDS, steps=1500, batch=96, chunks=6,
-         bf16=True, stored='bfloat16', room=256, thoughts=dict(more=.5, most=3), searches={},
-         shipped=True);
+         architecture=_llama(144, 4), mixture=_MANY_WORLDS, steps=2300, batch=96, chunks=6,
+         warmup=75 / 2300, bf16=True, stored='bfloat16', room=256,
+         thoughts=dict(more=.5, most=3), searches={}, shipped=True);
 
 # %% ../../nbs/training/07_pretraining.ipynb #d5911eda
 def demonstrations(spec: BaseSpec, count: int, *, seed: int) -> list[tuple[str, str]]:
