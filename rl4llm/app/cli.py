@@ -111,7 +111,7 @@ def _train_command(
     *,
     steps: Annotated[int, typer.Option(help='Optimisation steps.')] = 100,
     task_name: Annotated[str, typer.Option(
-        '--task', help='countdown, modular or sat, with an optional level: countdown/hard.',
+        '--task', help='A task such as countdown, lookup or key_door, or with its level: sat/hard.',
     )] = 'countdown/standard',
     model: Annotated[str, typer.Option(help="'tiny', a folder or a hub name.")] = 'tiny',
     seed: Seed = None,
@@ -451,7 +451,7 @@ _Small = Annotated[bool, typer.Option(
 _Data = Annotated[Optional[str], typer.Option(
     help='A file (jsonl, json, csv, parquet) or a data set of `rl4llm.scaling.datasets`.')]
 _Task = Annotated[Optional[str], typer.Option(
-    '--task', help='A task in the place of data: countdown, modular or sat, with an optional '
+    '--task', help='A task in the place of data, such as countdown or lookup, with an optional '
                    'level.')]
 _Question = Annotated[Optional[str], typer.Option(help='Field of your file with the question.')]
 _Answer = Annotated[Optional[str], typer.Option(help='Field of your file with the answer.')]
