@@ -915,12 +915,7 @@ SLIPS = [
     ),
     ('5.5', 'straight', lambda f, r, g: (r[-1] - r[0]) * g / (f[-1] - f[0]), 'base to the end'),
     ('5.5', 'nearest', lambda f, r, g: r[(f - f[0] - g).abs().argmin()] - r[0], 'nearest'),
-    (
-        '5.5',
-        'argmax of marks',
-        lambda f, r, g: r[(f - f[0] >= g).argmax()] - r[0],
-        'made numbers',
-    ),
+    ('5.5', 'argmax of marks', lambda f, r, g: r[(f - f[0] >= g).argmax()] - r[0], 'made numbers'),
     ('5.5', 'beyond the end', lambda f, r, g: r[len(r)] - r[0], 'beyond the end'),
     ('5.5', 'never found', lambda f, r, g: next(x for x in f if x > 1), 'nothing that fits'),
     ('5.8', 'comb of a tensor', lambda r, k: decided(r, k, len(r) - r.sum()), 'kind float'),
@@ -1204,6 +1199,27 @@ def test_a_product_of_a_thousand_probabilities_is_refused():
         assert right is False and 'logarithm of the product' in said, said
 
 
+def test_a_plain_number_stays_plain_whatever_holds_it(capsys):
+    rising = EXERCISES['6.6'].solution
+    for kind in (torch.tensor, np.float64, float, lambda x: np.array(float(x))):
+        batches = yours_or_reference('6.6', lambda *given: kind(rising(*given)))
+        assert type(batches(0.0001, 0.9, 0.2)) is int and batches(0.0001, 0.9, 0.2) == 50
+    seeds = yours_or_reference(
+        '8.8', lambda *given: torch.tensor(float(EXERCISES['8.8'].solution(*given)))
+    )
+    assert repr(seeds(0.5, 0.9, EXERCISES['8.8'].cases[0][2])) == '15'
+
+
+def test_numbers_of_a_tensor_that_cuts_are_named():
+    for name in ('5.2', '5.8', '5.9'):
+        cut = changed(EXERCISES[name], lambda out, _: out.trunc().long())
+        assert 'whole numbers' in review_answer(name, cut)[1]
+    cut = changed(EXERCISES['5.1'], lambda out, _: round(float(out), 3))
+    assert 'rounded (decimals: 3)' in review_answer('5.1', cut)[1]
+    for answer in (lambda q, k: 0.0, lambda q, k: float(q.mean() > 0.1)):
+        assert 'right numbers' not in review_answer('5.1', answer)[1]
+
+
 @pytest.mark.parametrize(
     'name, answer',
     [
@@ -1218,6 +1234,22 @@ def test_a_product_of_a_thousand_probabilities_is_refused():
         (
             '8.8',
             lambda effect, scatter, t: first_n(lambda n: t[n] * (scatter**2 / n) ** 0.5 <= effect),
+        ),
+        ('8.8', lambda e, s, t: first_n(lambda n: (t[n] * s) ** 2 <= e * e * n)),
+        ('8.8', lambda e, s, t: first_n(lambda n: t[n] / math.sqrt(n) <= e / s)),
+        ('5.5', lambda f, r, g: on_line(f, r, g, lambda x, i: (g - x[i - 1]) / (x[i] - x[i - 1]))),
+        (
+            '8.10',
+            lambda low, high, p, m: torch.where(
+                p < 0.05, torch.where(low + m > 0, 1, torch.where(high + m < 0, -1, 0)), 0
+            ),
+        ),
+        (
+            '8.10',
+            lambda *columns: [
+                int(p < 0.05 and low > -m) - int(p < 0.05 and high < -m)
+                for low, high, p, m in zip(*(x.tolist() for x in columns))
+            ],
         ),
     ],
 )
@@ -1335,6 +1367,7 @@ def test_an_unknown_exercise_is_named():
 
 
 # -- lessons
+
 
 def bindings(path):
     "All names that a lesson binds at the top of its cells, as often as it does."

@@ -428,7 +428,10 @@ def _first_entry(ex: Exercise, case, mine, wanted) -> str | None:
     columns = [x for x in case if getattr(x, 'ndim', 0) == 1 and len(x) == entries]
     if entries < 2 or len(columns) < 2: return None
     slices = [[_row(x, slice(i, i + 1), entries) for x in case] for i in range(entries)]
-    alone = [_array(ex.solution(*one)) for one in slices]
+    try:
+        alone = [_array(ex.solution(*one)) for one in slices]
+    except Exception:                                   # an entry alone is no case
+        return None
     if not _same(np.concatenate(alone), wanted): return None
     first = int((~np.isclose(mine, wanted, rtol=1e-4, atol=1e-5, equal_nan=True)).argmax())
     given = _arguments(ex, [_row(x, first, entries) for x in case])

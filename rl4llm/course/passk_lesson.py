@@ -1060,6 +1060,8 @@ def pairs_diagram(right):
               'subsets: each pair once,\nnone with itself': below}
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.7), layout='constrained')
+        figure.set_label('Squares for pairs of samples: blue where at least one is right, orange '
+                         'with a cross where both are wrong.')
         for ax, (name, counted) in zip(axes, panels.items()):
             _draw_pairs(ax, both_wrong, counted)
             solved = 1 - (both_wrong & counted).sum() / counted.sum()
@@ -1079,10 +1081,11 @@ def _draw_pairs(ax, both_wrong, counted) -> None:
     "Squares of the pairs that are counted, by whether one of the samples is right."
     shades = ListedColormap([OKABE_ITO[colour] for colour in _PAIRS.values()])
     ax.imshow(np.where(counted, both_wrong, np.nan), cmap=shades, vmin=0, vmax=1)
-    for row, column in np.argwhere(counted):
-        mark, ink = ('✗', 'black') if both_wrong[row, column] else ('✓', 'white')
-        word = 'itself' if row == column else mark
-        ax.text(column, row, word, color=ink, fontsize=8, ha='center', va='center')
+    for place in np.flatnonzero(counted.diagonal()):
+        ink = 'black' if both_wrong[place, place] else 'white'
+        ax.text(place, place, 'itself', color=ink, fontsize=8, ha='center', va='center')
+    rows, columns = np.nonzero(counted & both_wrong & ~np.eye(len(counted), dtype=bool))
+    ax.scatter(columns, rows, marker='x', color='black', s=22, lw=1.2)
     ax.set_xticks(np.arange(-.5, len(counted)), minor=True)
     ax.set_yticks(np.arange(-.5, len(counted)), minor=True)
     ax.grid(False)
