@@ -296,6 +296,7 @@ def test_what_was_given_and_what_was_wanted_look_different(ex):
                 if ex.cases
                 else ''
             )
+            said = said.removesuffix(ex.otherwise).strip()
             found = re.search(r'gives (?:the gradient in \w+ )?(.*), wanted (.*)\.$', said)
             if found:
                 assert found[1] != found[2].removesuffix(' there'), said
@@ -319,6 +320,77 @@ def half_width(d, t):
 
 def searched(first, reach, gain):
     return np.interp(gain, (first - first[0]).numpy(), (reach - reach[0]).numpy())
+
+
+def searched_in_order(first, reach, gain):
+    order = first.argsort()
+    return searched(first[order], reach[order], gain)
+
+
+def first_above(first, bound):
+    return next(i for i, x in enumerate(first.tolist()) if x >= bound)
+
+
+def on_line(first, reach, gain, share):
+    i = first_above(first - first[0], gain)
+    part = share(first - first[0], i)
+    return (1 - part) * reach[i - 1] + part * reach[i] - reach[0]
+
+
+def shares_in(kind):
+    "5.2 with `comb`, kept in a tensor that is made by `kind(c)`."
+
+    def answer(n, c, k):
+        miss = kind(c)
+        for place, right in enumerate(c.tolist()):
+            miss[place] = math.comb(n - right, k) / math.comb(n, k)
+        return 1 - miss
+
+    return answer
+
+
+def product_in_place(n, c, k):
+    miss = torch.ones_like(c)
+    for i in range(k):
+        miss *= (n - c - i) / (n - i)
+    return 1 - miss
+
+
+def wrong_in(r):
+    return len(r) - int(r.sum())
+
+
+def decided(r, k, wrong=None, most=None, factor=None):
+    "5.8 with another number of wrong samples, of all, or factor."
+    drawn = math.comb(wrong_in(r) if wrong is None else wrong, k - 1)
+    ways = math.comb(len(r) - 1, k - 1) if most is None else most
+    return (k if factor is None else factor) * r * drawn / ways
+
+
+def decided_in_whole_numbers(r, k):
+    out = torch.zeros_like(r.long())
+    for place, right in enumerate(r.tolist()):
+        out[place] = right * k * decided(torch.clone(r), k).max() / k
+    return out
+
+
+def band_of(d, half):
+    return torch.stack([d.mean(), d.mean() - half, d.mean() + half])
+
+
+def interval_of(d, s, p, rows=None, columns=None):
+    "8.7 with other squared errors of the mean."
+    over_rows = d.mean(1).var() / d.shape[0] if rows is None else rows
+    over_columns = d.mean(0).var() / d.shape[1] if columns is None else columns
+    return band_of(d, (s**2 * over_rows + p**2 * over_columns) ** 0.5)
+
+
+def half_of(d, s, p):
+    return interval_of(d, s, p)[2] - d.mean()
+
+
+def word_of(holds, fails):
+    return holds.int() - fails.int()
 
 
 def change_of(before, after, right, mask):
@@ -787,6 +859,186 @@ SLIPS = [
     ),
     ('8.10', 'sign alone', lambda low, high, p, m: (low + high).sign(), 'Luck'),
     # what a reader of lessons 5 to 8 handed in: accepted once, or told too little
+    ('5.2', 'comb of a tensor', lambda n, c, k: math.comb(n - c, k) / math.comb(n, k), 'one by'),
+    (
+        '5.2',
+        'comb of floats',
+        lambda n, c, k: [1 - math.comb(n - x, k) / math.comb(n, k) for x in c.double().tolist()],
+        'not even 2.0',
+    ),
+    (
+        '5.2',
+        'comb below 0',
+        lambda n, c, k: [math.comb(n - x - 1, k) for x in c.tolist()],
+        'fewer than none',
+    ),
+    ('5.2', 'zeros_like', shares_in(torch.zeros_like), 'is of the kind of c'),
+    ('5.2', 'ones_like in place', product_in_place, 'cannot take a fraction in place'),
+    ('5.2', 'cut', lambda n, c, k: of_subsets(n, c, k).long(), 'whole numbers'),
+    ('5.2', 'rounded', lambda n, c, k: of_subsets(n, c, k).double().round(decimals=2), 'rounded'),
+    ('5.2', 'int of a tensor', lambda n, c, k: of_subsets(n, c, k) * int(c), 'a single number'),
+    (
+        '5.2',
+        'all right',
+        lambda n, c, k: [math.comb(x, k) / math.comb(n, k) for x in c.tolist()],
+        'all samples are right',
+    ),
+    ('5.2', 'how many', lambda n, c, k: math.comb(n, k) * of_subsets(n, c, k), 'how many subsets'),
+    (
+        '5.2',
+        'power',
+        lambda n, c, k: [1 - math.comb(n - x, k) / n**k for x in c.tolist()],
+        'putting back',
+    ),
+    ('5.4', 'two decimals', 2.73, 'whole number'),
+    ('5.4', 'one decimal', 2.7, 'whole number'),
+    ('5.4', 'half, rounded', 6.58, 'half of the problems'),
+    ('5.4', 'half', 7, 'half of the problems'),
+    ('5.4', 'ten', 10, 'to be expected'),
+    ('5.4', 'one', 1, 'accuracy'),
+    ('5.4', 'sign', -3, 'sign'),
+    ('5.4', 'another', 5, 'whole number'),
+    ('5.5', 'searched by halves', searched, 'by halves'),
+    ('5.5', 'gain itself', lambda f, r, g: r[first_above(f, g)], 'from the base on'),
+    ('5.5', 'gain itself, less', lambda f, r, g: r[first_above(f, g)] - r[0], 'its rise'),
+    ('5.5', 'strictly', lambda f, r, g: r[int((f - f[0] > g).int().argmax())] - r[0], 'exactly'),
+    ('5.5', 'point after', lambda f, r, g: r[first_above(f - f[0], g)] - r[0], 'behind the place'),
+    ('5.5', 'its value', lambda f, r, g: r[first_above(f - f[0], g)], 'pass@k itself'),
+    ('5.5', 'place', lambda f, r, g: first_above(f - f[0], g), 'number of the point'),
+    ('5.5', 'share is gain', lambda f, r, g: on_line(f, r, g, lambda x, i: g), 'for the share'),
+    ('5.5', 'from base', lambda f, r, g: on_line(f, r, g, lambda x, i: g / x[i]), 'at the base'),
+    (
+        '5.5',
+        'of the step',
+        lambda f, r, g: on_line(f, r, g, lambda x, i: g / (x[i] - x[i - 1])),
+        'all of `gain`',
+    ),
+    ('5.5', 'straight', lambda f, r, g: (r[-1] - r[0]) * g / (f[-1] - f[0]), 'base to the end'),
+    ('5.5', 'nearest', lambda f, r, g: r[(f - f[0] - g).abs().argmin()] - r[0], 'nearest'),
+    ('5.5', 'argmax of marks', lambda f, r, g: r[(f - f[0] >= g).argmax()] - r[0], 'made numbers'),
+    ('5.5', 'beyond the end', lambda f, r, g: r[len(r)] - r[0], 'beyond the end'),
+    ('5.5', 'never found', lambda f, r, g: next(x for x in f if x > 1), 'nothing that fits'),
+    ('5.8', 'comb of a tensor', lambda r, k: decided(r, k, len(r) - r.sum()), 'kind float'),
+    ('5.8', 'comb of floats', lambda r, k: decided(r, k, len(r) - r.sum().item()), 'not even 2.0'),
+    ('5.8', 'whole numbers', decided_in_whole_numbers, 'whole numbers'),
+    ('5.8', 'cut', lambda r, k: (decided(r, k) / k).floor() * k, 'has become a whole number'),
+    ('5.8', 'all sets', lambda r, k: decided(r, k, most=math.comb(len(r), k)), 'all sets of k'),
+    ('5.8', 'k less one', lambda r, k: decided(r, k, factor=k - 1), 'k - 1'),
+    ('5.8', 'counted', lambda r, k: decided(r, k, most=1, factor=1), 'the number of sets'),
+    ('5.8', 'k times counted', lambda r, k: decided(r, k, most=1), '*number* of sets'),
+    ('5.8', 'right ones', lambda r, k: decided(r, k)[r > 0], 'keeps its place'),
+    ('5.8', 'one number', lambda r, k: decided(r, k).max(), 'for each sample'),
+    ('5.8', 'exchanged', lambda r, k: decided(r, k).max() * (1 - r), 'exchanged'),
+    ('5.8', 'alike', lambda r, k: decided(r, k).max() + 0 * r, 'the same value'),
+    ('5.8', 'companions', lambda r, k: decided(r, k, int(r.sum()) - 1), 'all companions are right'),
+    ('8.7', 'means', lambda d, s, p: interval_of(d, s, p)[[1, 0, 2]], 'first the mean'),
+    ('8.7', 'last', lambda d, s, p: interval_of(d, s, p)[[1, 2, 0]], 'stands first'),
+    ('8.7', 'ends', lambda d, s, p: interval_of(d, s, p)[1:], 'comes before'),
+    ('8.7', 'half', half_of, 'half of the width'),
+    ('8.7', 'twice', lambda d, s, p: band_of(d, 2 * half_of(d, s, p)), 'twice as wide'),
+    ('8.7', 'halved', lambda d, s, p: band_of(d, half_of(d, s, p) / 2), 'half the width'),
+    ('8.7', 'sign', lambda d, s, p: -interval_of(d, s, p), 'sign'),
+    ('8.7', '1.96', lambda d, s, p: interval_of(d, 1.96, 1.96), '1.96'),
+    (
+        '8.7',
+        'numpy',
+        lambda d, s, p: interval_of(
+            d, s, p, np.var(d.mean(1).numpy()) / len(d), np.var(d.mean(0).numpy()) / d.shape[1]
+        ),
+        'n - 1',
+    ),
+    (
+        '8.7',
+        'numbers exchanged',
+        lambda d, s, p: interval_of(
+            d, s, p, d.mean(1).var() / d.shape[1], d.mean(0).var() / d.shape[0]
+        ),
+        'numbers are exchanged',
+    ),
+    (
+        '8.7',
+        'root of n',
+        lambda d, s, p: interval_of(
+            d, s, p, d.mean(1).var() / d.shape[0] ** 0.5, d.mean(0).var() / d.shape[1] ** 0.5
+        ),
+        'the root of n',
+    ),
+    (
+        '8.7',
+        'inside',
+        lambda d, s, p: interval_of(
+            d, s, p, d.var(1).mean() / d.shape[0], d.var(0).mean() / d.shape[1]
+        ),
+        'inside each row',
+    ),
+    ('8.7', 'floats joined', lambda d, s, p: torch.stack([1.0, 2.0, 3.0]), 'torch.tensor'),
+    ('8.8', 'strictly', lambda e, s, t: first_n(lambda n: t[n] * s / n**0.5 < e), 'exactly'),
+    ('8.8', 't[n + 1]', lambda e, s, t: first_n(lambda n: t[n + 1] * s / n**0.5 <= e), 't[n + 1]'),
+    ('8.8', 'n - 1', lambda e, s, t: first_n(lambda n: t[n] * s / (n - 1) ** 0.5 <= e), 'n - 1'),
+    ('8.8', 'two', lambda e, s, t: math.ceil((2 * s / e) ** 2), 'took 2'),
+    ('8.8', 'part', lambda e, s, t: (1.96 * s / e) ** 2, 'a part of a seed'),
+    ('8.8', 'at once', lambda e, s, t: first_n(lambda n: t[n] * s / n**0.5 > e), 'first step'),
+    ('8.8', 'place', lambda e, s, t: first_n(lambda n: t[n] * s / n**0.5 <= e) - 2, 'Two too few'),
+    ('8.8', 'all', lambda e, s, t: t * s / torch.arange(len(t)) ** 0.5, 'all half-widths'),
+    ('8.8', 'beyond', lambda e, s, t: t[len(t)], 'beyond the end'),
+    (
+        '8.10',
+        'on the border',
+        lambda low, high, p, m: word_of((p < 0.05) & (low >= -m), (p < 0.05) & (high <= -m)),
+        'just touches',
+    ),
+    (
+        '8.10',
+        'p on the border',
+        lambda low, high, p, m: word_of((p <= 0.05) & (low > -m), (p <= 0.05) & (high < -m)),
+        '*below* 0.05',
+    ),
+    (
+        '8.10',
+        'plus margin',
+        lambda low, high, p, m: word_of((p < 0.05) & (low > m), (p < 0.05) & (high < m)),
+        'plus the margin',
+    ),
+    (
+        '8.10',
+        'below zero',
+        lambda low, high, p, m: word_of((p < 0.05) & (low > -m), (p < 0.05) & (high < 0)),
+        'below 0',
+    ),
+    (
+        '8.10',
+        'or',
+        lambda low, high, p, m: word_of((p < 0.05) | (low > -m), (p < 0.05) | (high < -m)),
+        'joined with',
+    ),
+    (
+        '8.10',
+        'another level',
+        lambda low, high, p, m: word_of((p < 0.01) & (low > -m), (p < 0.01) & (high < -m)),
+        '0.01',
+    ),
+    (
+        '8.10',
+        'within',
+        lambda low, high, p, m: word_of(
+            (p < 0.05) & (low > -m) & (high < m), (p < 0.05) & (high < -m)
+        ),
+        'both sides',
+    ),
+    ('8.10', 'sure', lambda low, high, p, m: p < 0.05, 'comes next'),
+    (
+        '8.10',
+        'marks subtracted',
+        lambda low, high, p, m: (low > -m) - (high < -m),
+        'cannot be subtracted',
+    ),
+    (
+        '8.10',
+        'and',
+        lambda low, high, p, m: 1 if p < 0.05 and low > -m else 0,
+        'a single truth value',
+    ),
+    ('8.10', 'a place', lambda low, high, p, m: torch.where(p > 0.5, 7, 0), 'At place 0, where'),
     ('5.6', 'normal', lambda d, t: (d.mean(1).abs() > half_width(d, 1.96)).float().mean(), '1.96'),
     ('5.8', 'one wrong less', lambda r, k: k * r * lonely(r, k), 'wrong sample off'),
     ('6.6', 'floor and one', lambda p, goal, h: math.floor(climb(p, goal, h)) + 1, 'one more'),
@@ -898,7 +1150,7 @@ NEAR_MISSES = [
     ('2.8', 'plug-in, not taken from 1', lambda n, c, k: (1 - c / n) ** k),
     ('2.2', 'divided by the mean', lambda r, g: in_groups(g, r, lambda own: own.mean())),
     ('2.2', 'two groups only', lambda r, g: in_groups(g, r, lambda own: own.std(), (0, 1))),
-    ('5.5', 'searched by halves', searched),
+    ('5.5', 'sorted first', searched_in_order),
     ('5.8', 'wrong ones pushed down', lambda r, k: k * (r - r.mean())),
     ('5.9', 'less the mean', lambda r, k: k * (r - r.mean())),
     ('8.4', 'two tokens', lambda a, m: ((a != 0) & m).sum(1) > 1),
@@ -947,6 +1199,27 @@ def test_a_product_of_a_thousand_probabilities_is_refused():
         assert right is False and 'logarithm of the product' in said, said
 
 
+def test_a_plain_number_stays_plain_whatever_holds_it(capsys):
+    rising = EXERCISES['6.6'].solution
+    for kind in (torch.tensor, np.float64, float, lambda x: np.array(float(x))):
+        batches = yours_or_reference('6.6', lambda *given: kind(rising(*given)))
+        assert type(batches(0.0001, 0.9, 0.2)) is int and batches(0.0001, 0.9, 0.2) == 50
+    seeds = yours_or_reference(
+        '8.8', lambda *given: torch.tensor(float(EXERCISES['8.8'].solution(*given)))
+    )
+    assert repr(seeds(0.5, 0.9, EXERCISES['8.8'].cases[0][2])) == '15'
+
+
+def test_numbers_of_a_tensor_that_cuts_are_named():
+    for name in ('5.2', '5.8', '5.9'):
+        cut = changed(EXERCISES[name], lambda out, _: out.trunc().long())
+        assert 'whole numbers' in review_answer(name, cut)[1]
+    cut = changed(EXERCISES['5.1'], lambda out, _: round(float(out), 3))
+    assert 'rounded (decimals: 3)' in review_answer('5.1', cut)[1]
+    for answer in (lambda q, k: 0.0, lambda q, k: float(q.mean() > 0.1)):
+        assert 'right numbers' not in review_answer('5.1', answer)[1]
+
+
 @pytest.mark.parametrize(
     'name, answer',
     [
@@ -961,6 +1234,22 @@ def test_a_product_of_a_thousand_probabilities_is_refused():
         (
             '8.8',
             lambda effect, scatter, t: first_n(lambda n: t[n] * (scatter**2 / n) ** 0.5 <= effect),
+        ),
+        ('8.8', lambda e, s, t: first_n(lambda n: (t[n] * s) ** 2 <= e * e * n)),
+        ('8.8', lambda e, s, t: first_n(lambda n: t[n] / math.sqrt(n) <= e / s)),
+        ('5.5', lambda f, r, g: on_line(f, r, g, lambda x, i: (g - x[i - 1]) / (x[i] - x[i - 1]))),
+        (
+            '8.10',
+            lambda low, high, p, m: torch.where(
+                p < 0.05, torch.where(low + m > 0, 1, torch.where(high + m < 0, -1, 0)), 0
+            ),
+        ),
+        (
+            '8.10',
+            lambda *columns: [
+                int(p < 0.05 and low > -m) - int(p < 0.05 and high < -m)
+                for low, high, p, m in zip(*(x.tolist() for x in columns))
+            ],
         ),
     ],
 )
@@ -1078,6 +1367,7 @@ def test_an_unknown_exercise_is_named():
 
 
 # -- lessons
+
 
 def bindings(path):
     "All names that a lesson binds at the top of its cells, as often as it does."

@@ -140,10 +140,12 @@ from .progress import lesson_numbered as lesson_numbered
 from .progress import lessons as lessons
 from .progress import next_lesson as next_lesson
 from .reinforcement_lesson import plot_scatter as plot_scatter
+from .reproduction_lesson import Folded as Folded
 from .reproduction_lesson import abstract_table as abstract_table
 from .reproduction_lesson import arms_diagram as arms_diagram
 from .reproduction_lesson import at_rate as at_rate
 from .reproduction_lesson import blank_form as blank_form
+from .reproduction_lesson import blocks_of as blocks_of
 from .reproduction_lesson import chance_to_find as chance_to_find
 from .reproduction_lesson import claim_diagram as claim_diagram
 from .reproduction_lesson import claim_parts as claim_parts

@@ -9,7 +9,7 @@ __all__ = ['EXERCISES', 'Exercise', 'exercise', 'always', 'load_exercises', 'exe
 # %% ../../nbs/course/00_exercises.ipynb #55a94914
 import copy, functools, html, importlib, inspect, linecache, re, sys, traceback
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import NamedTuple
 
 # %% ../../nbs/course/00_exercises.ipynb #787130d8
@@ -26,7 +26,8 @@ class Exercise:
     ask: what to write, in words. praise: what a right answer has shown.
     solution: the reference. cases: tuples of arguments to try it on; none for a value.
     mistakes: pairs (wrong solution, hint).
-    otherwise: what is said to a value that is neither right nor one of the mistakes.
+    otherwise: what is said to an answer that is neither right nor one of the mistakes; to a
+    function after the numbers that it gave.
     gradient_of: name of the argument whose gradient is compared, '' for none.
     value_counts: False if the gradient alone decides, as for a loss.
     """
@@ -301,14 +302,42 @@ def _factor_hint(ex: Exercise, got: list, want: list) -> str | None:
     what = f"the gradient in {ex.gradient_of}" if by_gradient else "the result"
     pairs = [(getattr(mine, part), getattr(wanted, part)) for mine, wanted in zip(got, want)]
     factors = [_factor(*pair) for pair in pairs]
-    if len(factors) < 2 or None in factors or np.ptp(factors) > 1e-4: return None
+    if len(factors) < 2 or None in factors: return None
     factor = factors[0]
+    if np.ptp(factors) > 1e-4 * max(1, abs(factor)): return None
     if abs(factor - 1) < 1e-4: return None
     if abs(factor + 1) < 1e-4:
         return f"The sign is turned: {what} is -1 times what is wanted."
     return f"A factor is missing or one too many: {what} is {factor:.4g} times what is wanted."
 
 # %% ../../nbs/course/00_exercises.ipynb #2bdcc8b2
+def _is_cut(mine, wanted) -> bool:
+    "Whether numbers are the wanted ones without what stands behind the point."
+    just_below = np.trunc(wanted * (1 - 1e-6))              # 2.9999999 may have been a 3
+    return bool(((mine == np.trunc(wanted)) | (mine == just_below)).all())
+
+
+def _rounding_hint(ex: Exercise, got: list, want: list) -> str | None:
+    "What to say to a function that gives the right numbers rounded; None to others."
+    pairs = [(mine.value, wanted.value) for mine, wanted in zip(got, want)]
+    if ex.gradient_of or any(a.shape != b.shape or a.dtype.kind == 'U' for a, b in pairs):
+        return None
+    if not any(np.abs(mine).max(initial=0) > 0 for mine, _ in pairs): return None
+
+    def are(rounded):
+        return all(np.allclose(mine, rounded(wanted), rtol=1e-6, atol=1e-6, equal_nan=True)
+                   for mine, wanted in pairs)
+    has_parts = any(not np.allclose(wanted, np.round(wanted)) for _, wanted in pairs)
+    if has_parts and all(_is_cut(*pair) for pair in pairs):
+        return ('Those are the right numbers without what stands behind the point. `//` and '
+                '`int` cut it off, and so does a tensor of whole numbers, such as `zeros_like` '
+                'of whole numbers: ask for `dtype=torch.float`.')
+    places = [place for place in range(5) if are(functools.partial(np.round, decimals=place))]
+    if not places: return None
+    return (f'Those are the right numbers, rounded (decimals: {places[0]}). Give them back as '
+            'they are.')
+
+# %% ../../nbs/course/00_exercises.ipynb #2bff91d2
 def _text(x, digits: int = 3) -> str:
     "A result or argument (an array), briefly."
     if x.dtype.kind == 'U' and x.ndim == 0: return str(x)
@@ -389,6 +418,27 @@ def _first_row(ex: Exercise, case, what: str, mine, wanted) -> str | None:
     return f"In row {first}, where {given}, your function gives{what} {gives}, wanted {should}."
 
 
+def _first_entry(ex: Exercise, case, mine, wanted) -> str | None:
+    """The first entry in which two results part, with this entry of the arguments alone.
+
+    None unless several arguments have an entry for each of the result, and the reference needs
+    no other entry for it.
+    """
+    entries = len(mine) if mine.ndim == 1 else 0
+    columns = [x for x in case if getattr(x, 'ndim', 0) == 1 and len(x) == entries]
+    if entries < 2 or len(columns) < 2: return None
+    slices = [[_row(x, slice(i, i + 1), entries) for x in case] for i in range(entries)]
+    try:
+        alone = [_array(ex.solution(*one)) for one in slices]
+    except Exception:                                   # an entry alone is no case
+        return None
+    if not _same(np.concatenate(alone), wanted): return None
+    first = int((~np.isclose(mine, wanted, rtol=1e-4, atol=1e-5, equal_nan=True)).argmax())
+    given = _arguments(ex, [_row(x, first, entries) for x in case])
+    gives, should = _two_texts(mine[first], wanted[first])
+    return f"At place {first}, where {given}, your function gives {gives}, wanted {should}."
+
+
 # %% ../../nbs/course/00_exercises.ipynb #c0f1a2d3
 def _compared(ex: Exercise, got: _Outcome, want: _Outcome) -> tuple:
     """Which numbers of two outcomes are shown, in words, and these numbers of either.
@@ -415,6 +465,7 @@ def _difference(ex: Exercise, got: _Outcome, want: _Outcome, wrong: int) -> str:
         return f"{said} is not it. {ex.otherwise or _sentence(ex.ask)}"
     case = ex.cases[wrong]
     where = f"For {_arguments(ex, case)} your function gives"
+    if mine.dtype.kind != wanted.dtype.kind: return f"{where} words, wanted numbers."
     if mine.shape != wanted.shape:
         wanted_shape = str(wanted.shape) if wanted.shape else 'a single number, shape ()'
         told = f"{where} shape {mine.shape}, wanted {wanted_shape}."
@@ -422,13 +473,15 @@ def _difference(ex: Exercise, got: _Outcome, want: _Outcome, wrong: int) -> str:
             return told
         return f"The numbers are right, their shape is not. {told}"
     what, mine, wanted = _compared(ex, got, want)
-    if mine.dtype.kind != wanted.dtype.kind: return f"{where} words, wanted numbers."
-    of_one = _first_text(ex, case, mine, wanted) or _first_row(ex, case, what, mine, wanted)
+    of_one = (_first_text(ex, case, mine, wanted) or _first_row(ex, case, what, mine, wanted)
+              or _first_entry(ex, case, mine, wanted))
     if of_one: return of_one
     told = "{}{} {}, wanted {}.".format(where, what, *_two_texts(mine, wanted))
     in_order = mine.ndim == 1 and _same(np.sort(mine), np.sort(wanted))
     if not in_order: return told
-    return f"Those are the right numbers in another order: keep that of the rows. {told}"
+    of_rows = any(getattr(x, 'ndim', 0) and len(x) == len(mine) for x in case)
+    keep = ': keep that of the rows' if of_rows else ''
+    return f"Those are the right numbers in another order{keep}. {told}"
 
 
 # %% ../../nbs/course/00_exercises.ipynb #462ce185
@@ -441,6 +494,13 @@ def _no_gradient(ex: Exercise, has_right_value: bool) -> str:
             "the gradient off.")
 
 # %% ../../nbs/course/00_exercises.ipynb #636441b7
+def _are_numbers_like(got: _Outcome, want: _Outcome) -> bool:
+    "Whether an outcome is of the kind and the shape that is wanted."
+    mine = got.value
+    wanted = want.value
+    return mine.dtype.kind == wanted.dtype.kind and mine.shape == wanted.shape
+
+
 def _what_is_wrong(ex: Exercise, got: list, want: list, wrong: int) -> str:
     "The most specific true sentence about an answer that is wrong on case `wrong`."
     mine = got[wrong]
@@ -451,11 +511,46 @@ def _what_is_wrong(ex: Exercise, got: list, want: list, wrong: int) -> str:
         return _no_gradient(ex, has_right_value)
     said = _hint(ex, got)
     if not said and ex.cases:
-        said = _factor_hint(ex, got, want)
-    said = said or _difference(ex, mine, wanted, wrong)
+        said = _factor_hint(ex, got, want) or _rounding_hint(ex, got, want)
+    if not said:
+        more = f' {ex.otherwise}' if ex.otherwise and _are_numbers_like(mine, wanted) else ''
+        said = f'{_difference(ex, mine, wanted, wrong)}{more if ex.cases else ""}'
     return f"{said} {_no_gradient(ex, has_right_value)}" if lacking else said
 
 # %% ../../nbs/course/00_exercises.ipynb #d512b1e4
+_CURES = {                              # words of an exception: what mends it
+    'only integer tensors of a single element':
+        'One whole number is wanted there. A tensor of several is none, and neither is one of '
+        'the kind float: take its numbers one by one, each as `int(x)`.',
+    'cannot be interpreted as an integer':
+        'A whole number is wanted there, and a float is none, not even 2.0: `int(x)` makes it one.',
+    'must be a non-negative integer':
+        'Nothing can be drawn from fewer than none: one of the numbers in `comb` is below 0.',
+    "can't be cast to the desired output type":
+        'A tensor of whole numbers cannot take a fraction in place. `ones_like` and `zeros_like` '
+        'have the kind of what they are made after: ask for `dtype=torch.float`.',
+    'only one element tensors can be converted':
+        '`int` and `float` take a single number: take those of a tensor one by one.',
+    'argmax(): does not support bool':
+        'Truth values have to be made numbers for that: `.int()`.',
+    'is ambiguous':
+        '`if`, `and`, `or` and `not` ask for a single truth value. For each entry of a tensor '
+        'write `&`, `|`, `~` (with brackets around a comparison) or `torch.where`.',
+    'with two bool tensors':
+        'Truth values cannot be subtracted: make them numbers with `.int()` first.',
+    'expected Tensor as element':
+        '`torch.stack` and `torch.cat` join tensors. Of plain numbers make one with '
+        '`torch.tensor([...])`.',
+    'cannot be concatenated':
+        '`torch.cat` joins rows; single numbers are joined by `torch.stack`.',
+    'out of bounds': 'That place lies beyond the end.',
+    'out of range': 'That place lies beyond the end.',
+    'must match the size of tensor':
+        'Two shapes do not fit. A sum or a mean over an axis drops this axis, unless '
+        '`keepdim=True` keeps it; `x[:, None]` puts it back.',
+}
+
+# %% ../../nbs/course/00_exercises.ipynb #530b8442
 def _own_line(answer, error) -> str:
     "The line of the reader's function in which an exception arose, as ', in your line ...'."
     file = getattr(getattr(answer, '__code__', None), 'co_filename', None)
@@ -468,12 +563,9 @@ def _own_line(answer, error) -> str:
 def _cure(error) -> str:
     "What mends an exception that beginners meet often, as a sentence with a blank before it."
     if isinstance(error, RecursionError): return ' It calls itself without an end.'
-    if 'only integer tensors of a single element' in str(error):
-        return (' One whole number is wanted there, and a tensor of several was given: take them '
-                'one by one, each as `int(x)`.')
-    if 'must match the size of tensor' not in str(error): return ''
-    return (' Two shapes do not fit. A sum or a mean over an axis drops this axis, unless '
-            '`keepdim=True` keeps it; `x[:, None]` puts it back.')
+    if isinstance(error, StopIteration): return ' `next` has found nothing that fits.'
+    cures = [cure for words, cure in _CURES.items() if words in str(error)]
+    return f' {cures[0]}' if cures else ''
 
 
 # %% ../../nbs/course/00_exercises.ipynb #89dc1cae
@@ -670,10 +762,11 @@ def _tensor(result, dtype, device):
     return torch.as_tensor(np.asarray(result), dtype=dtype, device=device)
 
 
-def _giving_tensors(ex: Exercise, answer):
+def _as_reference(ex: Exercise, answer):
     """A right answer that leaves its arguments as they are, whatever it does to them.
 
-    If it gives lists or arrays where the reference gives tensors, tensors.
+    Lists and arrays become tensors where the reference gives tensors, tensors of one element
+    plain numbers where it gives these.
     """
     tried = [[solution(*copy.deepcopy(case)) for solution in (answer, ex.solution)]
              for case in ex.cases]
@@ -682,6 +775,9 @@ def _giving_tensors(ex: Exercise, answer):
     @functools.wraps(answer)
     def on_copies(*arguments):
         return answer(*map(_copy_of, arguments))
+    if all(isinstance(x, Real) for x in wanted):
+        whole = all(isinstance(x, Integral) for x in wanted)
+        return functools.wraps(answer)(lambda *given: _plain(on_copies(*given), whole))
     if not all(map(torch.is_tensor, wanted)) or all(torch.is_tensor(mine) for mine, _ in tried):
         return on_copies
 
@@ -693,6 +789,13 @@ def _giving_tensors(ex: Exercise, answer):
     return in_tensors
 
 
+def _plain(number, whole: bool = False):
+    "A number that may stand in a tensor or in brackets as a plain one; else what was given."
+    number = _alone(number)
+    if getattr(number, 'ndim', 0) or type(number) in (list, tuple): return number
+    return round(float(number)) if whole else float(number)
+
+
 def _copy_of(argument):
     "A tensor's copy, through which gradients pass; anything else as it is."
     return argument.clone() if torch.is_tensor(argument) else argument
@@ -701,19 +804,23 @@ def _copy_of(argument):
 def yours_or_reference(name: str | float, answer):
     """`answer` if it is right for exercise `name`, else the reference; says which one.
 
-    A function gives tensors wherever the reference does. Raises ValueError for an unknown exercise.
+    A function gives tensors or plain numbers as the reference does. Raises ValueError for an
+    unknown exercise.
     """
     ex = exercise_named(name)
     if review_answer(name, answer).right:
         print(f"Exercise {name}: what follows runs with your own answer.")
-        return _giving_tensors(ex, answer) if ex.cases else answer
+        return _as_reference(ex, answer) if ex.cases else answer
     print(f"Exercise {name} is open, so what follows runs with the reference.")
     return ex.solution if ex.cases else ex.solution()
 
 # %% ../../nbs/course/00_exercises.ipynb #a3fb717c
 def beside(guess, measured: float, unit: str = '') -> str:
     "A guess and what was measured, in words; a blank guess is not held against anybody."
-    said = 'no guess written down' if guess in (None, ...) else f'your guess: {guess}'
+    alone = _alone(guess)
+    shown = f'{alone.item():.4g}' if getattr(alone, 'ndim', 1) == 0 else guess
+    blank = guess is None or guess is ...
+    said = 'no guess written down' if blank else f'your guess: {shown}'
     return f'{said}; measured: {measured:.4g} {unit}'.strip()
 
 # %% ../../nbs/course/00_exercises.ipynb #d6e30497

@@ -8,12 +8,15 @@ __all__ = ['as_tensors', 'small', 'ways_diagram', 'plot_mixture', 'pairs_diagram
            'plot_hedge']
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #7c535986
+from functools import partial
 from itertools import combinations
 from math import comb, log
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
 from scipy import stats
 from scipy.special import stdtrit
 from ..advantages import pkpo
@@ -120,6 +123,16 @@ def _share_right(n, c, k): return c / n
 
 def _one_number(n, c, k): return torch.tensor(pass_at_k(n, c, k)).mean()
 
+def _right_alone(n, c, k):
+    return torch.tensor([comb(x, k) / comb(n, k) for x in c.tolist()])
+
+def _how_many_sets(n, c, k): return comb(n, k) * _unbiased(n, c, k)
+
+def _ordered_draws(n, c, k):
+    return torch.tensor([1 - comb(n - x, k) / n ** k for x in c.tolist()])
+
+def _only_for_two(n, c, k): return _unbiased(n, c, 2)
+
 def _one_right(n, c, k):
     counts = c.tolist()
     return torch.tensor([x * comb(n - x, k - 1) / comb(n, k) for x in counts])
@@ -143,7 +156,9 @@ _count_hints = {
         'You drew right samples only and took their share from 1. What has to be taken off are '
         'the draws that are all *wrong*: n - c are wrong.',
     _rounded_off:
-        'The operator // rounds down to a whole number. Divide with a single /.',
+        'Every share of misses below 1 has become 0. The operator // rounds down: divide with a '
+        'single /. A tensor made by `zeros_like(c)` or `ones_like(c)` is of the kind of c and '
+        'holds whole numbers only: ask for `dtype=torch.float`.',
     _share_right:
         'That is pass@1: k has no effect.',
     _one_number:
@@ -159,6 +174,16 @@ _count_hints |= {
         'the kind of c, which counts: ask for `dtype=torch.float`.',
     _one_factor_more:
         'Your product has k + 1 factors. There are k draws.',
+    _right_alone:
+        'Those are the subsets in which all samples are right. One right sample is enough: count '
+        'the subsets that have none.',
+    _how_many_sets:
+        'That is how many subsets hold a right sample. Their share of all subsets is wanted.',
+    _ordered_draws:
+        'You divided by n to the power k. So many are the draws in order and with putting back; '
+        'of subsets there are fewer.',
+    _only_for_two:
+        'That is pass@2, whatever k is.',
 }
 
 @exercise('5.2', 'write unbiased(n, c, k): for each problem, with c of its n samples right, the '
@@ -247,6 +272,18 @@ def _by_adding(): return 2.5
 
 def _at_half(): return log(0.5) / log(1 - 0.1)
 
+def _whole_at_half(): return 7
+
+def _at_accuracy(): return 10
+
+def _at_one_try(): return 1
+
+def _turned_sign(): return -3
+
+def _rounded(value, *decimals: int) -> dict:
+    "Mistakes that are the value of another mistake, rounded."
+    return {partial(round, value(), places): places for places in decimals}
+
 _cross_hints = {
     _where_equal:
         'There the two curves are equal, but nobody takes a part of a try. Give the first whole '
@@ -260,12 +297,25 @@ _cross_hints = {
         'start from the probability that all fail, and give a whole number of tries.',
     _at_half:
         'There the even model has solved half of the problems. The other model is at a quarter.',
+    _whole_at_half:
+        'From there on the even model has solved half of the problems. It takes less to be ahead '
+        'of a model that is at a quarter.',
+    _at_accuracy:
+        'After so many tries one right answer is to be expected from the even model. Which '
+        'pass@k does it take to be ahead of a quarter?',
+    _at_one_try:
+        'With one try pass@k is the accuracy: a tenth for the even model, a quarter for the other.',
+    _turned_sign:
+        'The sign is turned: nobody takes fewer than no tries.',
 }
+_cross_hints |= {rounded: _cross_hints[_where_equal] for rounded in _rounded(_where_equal, 1, 2)}
+_cross_hints |= {rounded: _cross_hints[_at_half] for rounded in _rounded(_at_half, 1, 2)}
 
-@exercise('5.4', 'give the smallest k at which the even model has the higher pass@k.',
+@exercise('5.4', 'give the smallest whole k at which the even model has the higher pass@k.',
           mistakes=_cross_hints.items(),
           otherwise='Write down pass@k of both models. One of them does not depend on k, the '
-                    'other is 1 - 0.9 to the power k; try k = 1, 2, 3, ...',
+                    'other is 1 - 0.9 to the power k; try k = 1, 2, 3, ... A whole number is '
+                    'wanted.',
           praise='the model with two and a half times the accuracy is overtaken at the third '
                  'try. Nothing is wrong with either curve: they answer different questions.')
 def _crossing(): return 3
@@ -276,9 +326,13 @@ def _path_case(first, reach, gain: float):
 
 _PATHS = [_path_case([.2, .24, .3, .34], [.9, .88, .80, .7], .06),
           _path_case([.1, .16, .12, .2], [.7, .72, .6, .62], .04),
-          _path_case([.3, .28, .35, .5], [.8, .81, .75, .6], .1),
-          _path_case([.1, .11, .12, .11, .2, .1, .11, .12, .11, .12, .11, .3],
-                     [.95, .9, .85, .8, .75, .7, .65, .6, .5, .4, .35, .3], .05)]
+          _path_case([.3, .28, .35, .5], [.8, .81, .75, .6], .1)]
+
+_PATHS += [
+    _path_case([.1, .11, .12, .11, .2, .1, .11, .12, .11, .12, .11, .3],
+               [.95, .9, .85, .8, .75, .7, .65, .6, .5, .4, .35, .3], .05),
+    _path_case([.5, .75, .625, 1.], [.75, .5, .7, .2], .25),        # a point is there exactly
+]
 
 def _read(first, reach, gain: float):
     "Change of pass@k where pass@1 first has risen by `gain`; nan if it never does."
@@ -316,6 +370,155 @@ def _share_turned(first, reach, gain):
     ends = _point_before(first, reach, gain), _point_after(first, reach, gain)
     return sum(ends) - _read(first, reach, gain)
 
+# %% ../../nbs/course/07_passk_lesson.ipynb #5a1e0b71
+def _by_share(first, reach, gain, share):
+    "The change read between the two points at the place, by a share of the step."
+    after = _place_after(first, gain)
+    part = share(first - first[0], after)
+    return (1 - part) * reach[after - 1] + part * reach[after] - reach[0]
+
+def _gain_as_share(first, reach, gain):
+    return _by_share(first, reach, gain, lambda gained, after: gain)
+
+def _share_from_base(first, reach, gain):
+    return _by_share(first, reach, gain, lambda gained, after: gain / gained[after])
+
+def _share_of_step(first, reach, gain):
+    return _by_share(first, reach, gain,
+                     lambda gained, after: gain / (gained[after] - gained[after - 1]))
+
+def _line_from_base(first, reach, gain):
+    return _point_after(first, reach, gain) * gain / (first - first[0])[_place_after(first, gain)]
+
+def _line_to_end(first, reach, gain):
+    return (reach[-1] - reach[0]) * gain / (first[-1] - first[0])
+
+def _since_point_before(first, reach, gain):
+    return _read(first, reach, gain) - _point_before(first, reach, gain)
+
+def _nearest_point(first, reach, gain):
+    return reach[(first - first[0] - gain).abs().argmin()] - reach[0]
+
+def _level_after(first, reach, gain): return reach[_place_after(first, gain)]
+
+def _level_before(first, reach, gain): return reach[_place_after(first, gain) - 1]
+
+_stretch_hints = {
+    _gain_as_share:
+        'You took `gain` itself for the share. The share says which part of the step between the '
+        'two points is covered: one rise of pass@1 over another.',
+    _share_from_base:
+        'Your share begins at the base. It is to begin at the point before the place: what is '
+        'missing there, over what the step adds.',
+    _share_of_step:
+        'You divided all of `gain` by the last step. A part of the gain was there at the point '
+        'before: only what is missing then is covered by this step.',
+    _line_from_base:
+        'You drew one line from the base to the point behind the place. The path bends at the '
+        'points between: only its last stretch is a line there.',
+    _line_to_end:
+        'You drew one line from the base to the end. The path bends at each of its points: take '
+        'the stretch on which the gain is reached.',
+    _since_point_before:
+        'That is the change since the point before the place. The change since the base, the first '
+        'point, is wanted.',
+    _nearest_point:
+        'You read the point whose gain is nearest. Read the line between the two points around '
+        'the place.',
+    _level_after:
+        'That is pass@k itself, at the first point behind the place. Its change since the base is '
+        'wanted, and between two points.',
+    _level_before:
+        'That is pass@k itself, at the last point before the place. Its change since the base is '
+        'wanted, and between two points.',
+}
+
+# %% ../../nbs/course/07_passk_lesson.ipynb #5a1e0b72
+def _searched(first, reach, gain):
+    return torch.tensor(np.interp(gain, (first - first[0]).numpy(), (reach - reach[0]).numpy()))
+
+def _by_places(first, reach, gain, after: int, step: int):
+    "The change read on the line through two points, `after` and the one `step` further."
+    gained = first - first[0]
+    other = min(after + step, len(first) - 1)
+    share = (gain - gained[other]) / (gained[after] - gained[other])
+    return (1 - share) * reach[other] + share * reach[after] - reach[0]
+
+def _strictly_above(first, reach, gain):
+    return _by_places(first, reach, gain, int((first - first[0] > gain).int().argmax()), -1)
+
+def _one_stretch_early(first, reach, gain):
+    return _by_places(first, reach, gain, _place_after(first, gain) - 1, -1)
+
+def _last_below(first, reach, gain):
+    before = int((first - first[0] < gain).nonzero()[-1])
+    after = _place_after(first, gain)
+    return _by_places(first, reach, gain, after, before - after)
+
+def _first_stretch(first, reach, gain): return _by_places(first, reach, gain, 1, -1)
+
+def _point_strictly_above(first, reach, gain):
+    return reach[int((first - first[0] > gain).int().argmax())] - reach[0]
+
+def _before_the_head(first, reach, gain):
+    return _by_places(first, reach, gain - first[0], 0, -1)
+
+def _gain_as_level(first, reach, gain): return 0 * reach[0]
+
+def _level_of_base(first, reach, gain): return reach[0]
+
+def _place_itself(first, reach, gain): return _place_after(first, gain)
+
+def _level_of_first(first, reach, gain): return first[0] + gain
+
+def _relative_change(first, reach, gain): return _read(first, reach, gain) / reach[0]
+
+def _ratio(first, reach, gain): return 1 + _relative_change(first, reach, gain)
+
+def _parts_exchanged(first, reach, gain):
+    return _by_places(reach, first, gain, _place_after(reach, gain), -1)
+
+_place_hints = {
+    _searched:
+        '`interp` and `searchsorted` search by halves, which takes a first that only rises. These '
+        'paths go back and forth: look for the first point that is there.',
+    _strictly_above:
+        'Where a point has risen by `gain` exactly, it is there. Yours goes on to the next one.',
+    _point_strictly_above:
+        'You read the first point that has risen by more than `gain`. One that has risen by it '
+        'exactly is there; and otherwise it is the line between two points that is read.',
+    _before_the_head:
+        'Your place is the first point on every path, and what stands before it is then the last '
+        'one (index -1). Compare the rise of pass@1 since the base with `gain`, not pass@1 itself.',
+    _one_stretch_early:
+        'Your line runs through the two points *before* the place. The gain is reached between '
+        'the last of them and the next point.',
+    _last_below:
+        'Your two points are no neighbours: the path may fall below the gain again later. The '
+        'point before is the one just before the first that is there.',
+    _first_stretch:
+        'You took the line through the first two points on every path.',
+}
+_place_hints |= {
+    _gain_as_level:
+        'Your change is 0 on every path. Is pass@1 compared with `gain` itself? It lies above it '
+        'from the base on; what counts is its rise since the base.',
+    _level_of_base:
+        'That is pass@k of the base on every path. Is pass@1 compared with `gain` itself? It lies '
+        'above it from the base on; what counts is its rise, and then the change of pass@k.',
+    _place_itself:
+        'That is the number of the point. Pass@k is to be read there, between two points.',
+    _level_of_first:
+        'That is the pass@1 to be reached. How much has pass@k changed where it is?',
+    _relative_change:
+        'You divided by pass@k of the base. The plain difference is wanted.',
+    _ratio:
+        'You divided one pass@k by the other. Their plain difference is wanted.',
+    _parts_exchanged:
+        'The two curves are exchanged: the place is looked for in `first`, and `reach` is read '
+        'there.',
+}
+
 # %% ../../nbs/course/07_passk_lesson.ipynb #147db38f
 _path_hints = {
     _level_itself:
@@ -346,7 +549,10 @@ _path_hints = {
 @exercise('5.5', 'write change_where(first, reach, gain): along a path with pass@1 in first and '
                  'pass@k in reach, the base at its head, how much pass@k has changed where '
                  'pass@1 has first risen by gain; straight lines between the points.',
-          cases=_PATHS, mistakes=_path_hints.items(),
+          cases=_PATHS, mistakes=(_path_hints | _stretch_hints | _place_hints).items(),
+          otherwise='Take one path by hand. Where does first minus its first entry reach gain for '
+                    'the first time? Of the last stretch before it, which part is covered? And '
+                    'what was pass@k at the head?',
           praise='two methods are compared where they are equally good at one try, whatever '
                  'number of steps it took them.')
 def _change_where(first, reach, gain): return _read(first, reach, gain)
@@ -537,6 +743,36 @@ def _own_rate(r, k): return k * r * (1 - r.mean()) ** (k - 1)
 
 def _reward_times_k(r, k): return k * r
 
+def _value_of_right(r, k): return _of_library(r, k).max()
+
+def _right_rows(r, k): return _of_library(r, k)[r > 0]
+
+def _all_alike(r, k): return _value_of_right(r, k) * torch.ones_like(r)
+
+def _exchanged_rows(r, k): return (1 - r) * _value_of_right(r, k)
+
+def _pushed_down(r, k): return (2 * r - 1) * _value_of_right(r, k)
+
+def _how_many_decided(r, k): return r * comb(len(r) - int(r.sum()), k - 1)
+
+def _sets_of_all(r, k): return k * _how_many_decided(r, k) / comb(len(r), k)
+
+def _sets_all_wrong(r, k):
+    wrong = len(r) - int(r.sum())
+    return k * r * comb(wrong, k) / comb(len(r), k)
+
+def _counts_times_k(r, k): return k * _how_many_decided(r, k)
+
+def _share_cut(r, k): return k * (_of_library(r, k) / k).floor()
+
+def _shared_out(r, k): return _of_library(r, k) / r.sum()
+
+def _factor_of_companions(r, k): return (k - 1) * _of_library(r, k) / k
+
+def _companions_right(r, k):
+    right = int(r.sum()) - 1
+    return k * r * comb(right, k - 1) / comb(len(r) - 1, k - 1)
+
 def _some_right(r, k): return k * r - _of_library(r, k)
 
 def _centred_worth(r, k):
@@ -584,10 +820,53 @@ _set_hints |= {
         'companions solve is taken off already.',
 }
 
+_row_hints = {
+    _value_of_right:
+        'That is the value of a right sample. One value for each sample is wanted, 0 for a wrong '
+        'one.',
+    _right_rows:
+        'The wrong samples are missing. Each sample keeps its place, and a wrong one gets 0.',
+    _all_alike:
+        'Right and wrong samples get the same value. A wrong one decides nothing: it gets 0.',
+    _exchanged_rows:
+        'Right and wrong are exchanged: it is the right sample that can decide.',
+    _pushed_down:
+        'You push the wrong samples down by as much as the right ones rise. Here a wrong sample '
+        'gets 0.',
+    _shared_out:
+        'You shared the value out among the right samples. Each of them is asked by itself.',
+}
+_sum_hints = {
+    _sets_of_all:
+        'You divided by the number of all sets of k. Each of your sets holds the sample itself, so '
+        'only its companions are drawn: from how many, and how many?',
+    _sets_all_wrong:
+        'You took the share of sets of k without any right sample. The sample itself is right and '
+        'in the set: its companions alone have to be wrong.',
+    _how_many_decided:
+        'That is the number of sets in which the sample decides. Their share of the sets that hold '
+        'it is wanted, times k.',
+    _counts_times_k:
+        'You took k times the *number* of sets in which the sample decides. Their share of the '
+        'sets that hold it is wanted.',
+    _share_cut:
+        'The share of sets has become a whole number, so that all below 1 is 0. The operator // '
+        'does that, and so does a tensor of whole numbers: `zeros_like` has the kind of what it '
+        'is made after. Divide with / and ask for `dtype=torch.float`.',
+    _factor_of_companions:
+        'Your factor is k - 1. A set has k members, the sample itself included, and each has its '
+        'own gradient.',
+    _companions_right:
+        'You counted the sets in which all companions are right. There the sample adds nothing: it '
+        'decides where they are all *wrong*.',
+}
+
 @exercise('5.8', 'write decides(rewards, k): for one problem, whose rewards are 1 or 0, for each '
                  'right sample k times the probability that k - 1 companions, drawn from the '
                  'other samples without replacement, are all wrong; 0 for each wrong sample.',
-          cases=_SETS, mistakes=_set_hints.items(),
+          cases=_SETS, mistakes=(_set_hints | _row_hints | _sum_hints).items(),
+          otherwise='Take one right sample. How many others are there, and how many of them are '
+                    'wrong? In how many ways can k - 1 be drawn from these, and from those?',
           praise='that is the gradient of pass@k without bias, from groups of any size from k '
                  'on. With k = 1 it is the plain reward.')
 def _decides(rewards, k): return _of_library(rewards, k)
@@ -765,10 +1044,13 @@ def plot_mixture(q, ks, mean=None):
     return figure
 
 # %% ../../nbs/course/07_passk_lesson.ipynb #d532dbb9
+_PAIRS = {'solved: at least one is right': 'blue', 'not solved: both are wrong': 'orange'}
+
+
 def pairs_diagram(right):
     """All pairs of samples as a Figure: with putting back, and without.
 
-    right: a truth value for each sample. A pair is dark if both are wrong.
+    right: a truth value for each sample. A pair is blue if one is right, orange if both are wrong.
     """
     right = np.array(right, dtype=bool)
     n = len(right)
@@ -777,7 +1059,9 @@ def pairs_diagram(right):
     panels = {'the plug-in: each sample\nis put back': np.ones((n, n), dtype=bool),
               'subsets: each pair once,\nnone with itself': below}
     with style():
-        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.3))
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.7), layout='constrained')
+        figure.set_label('Squares for pairs of samples: blue where at least one is right, orange '
+                         'with a cross where both are wrong.')
         for ax, (name, counted) in zip(axes, panels.items()):
             _draw_pairs(ax, both_wrong, counted)
             solved = 1 - (both_wrong & counted).sum() / counted.sum()
@@ -787,18 +1071,23 @@ def pairs_diagram(right):
             ax.set_xticks(range(n), names)
             ax.set_yticks(range(n), names)
             ax.set(xlabel='second sample', ylabel='first sample')
+        patches = [Patch(color=OKABE_ITO[colour], label=told) for told, colour in _PAIRS.items()]
+        figure.legend(handles=patches, frameon=False, fontsize=9, ncols=2,
+                      loc='outside lower center')
     return figure
 
 
 def _draw_pairs(ax, both_wrong, counted) -> None:
-    "Squares of the pairs that are counted: pale if solved, dark if both samples are wrong."
-    shade = np.where(both_wrong, 0.75, 0.2)
-    ax.imshow(np.where(counted, shade, np.nan), cmap='Blues', vmin=0, vmax=1)
+    "Squares of the pairs that are counted, by whether one of the samples is right."
+    shades = ListedColormap([OKABE_ITO[colour] for colour in _PAIRS.values()])
+    ax.imshow(np.where(counted, both_wrong, np.nan), cmap=shades, vmin=0, vmax=1)
     for place in np.flatnonzero(counted.diagonal()):
-        ink = 'white' if both_wrong[place, place] else 'black'
-        ax.text(place, place, 'itself', color=ink, fontsize=7, ha='center', va='center')
-    ax.set_xticks(np.arange(-.5, len(shade)), minor=True)
-    ax.set_yticks(np.arange(-.5, len(shade)), minor=True)
+        ink = 'black' if both_wrong[place, place] else 'white'
+        ax.text(place, place, 'itself', color=ink, fontsize=8, ha='center', va='center')
+    rows, columns = np.nonzero(counted & both_wrong & ~np.eye(len(counted), dtype=bool))
+    ax.scatter(columns, rows, marker='x', color='black', s=22, lw=1.2)
+    ax.set_xticks(np.arange(-.5, len(counted)), minor=True)
+    ax.set_yticks(np.arange(-.5, len(counted)), minor=True)
     ax.grid(False)
     ax.grid(which='minor', color='white', lw=1.5)
     ax.tick_params(which='both', length=0)
@@ -845,6 +1134,7 @@ def plot_copies(copies: dict, *, zero: str = 'no difference'):
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 2.8))
         colours = ('blue', 'orange', 'green')
+        ends = []
         top = 0
         for row, (name, values) in enumerate(copies.items()):
             ink = OKABE_ITO[colours[row]]
@@ -854,9 +1144,12 @@ def plot_copies(copies: dict, *, zero: str = 'no difference'):
             said = f'{figure.get_label()} {name}: 95% from {low:.3f} to {high:.3f}.'
             figure.set_label(said.strip())
             top = max(top, height.max())
-            ax.plot([low, high], [-0.06 * top * (row + 1)] * 2, color=ink, lw=3)
+            ends.append((low, high, ink))
+        for row, (low, high, ink) in enumerate(ends):
+            ax.plot([low, high], [top * (1.06 + .07 * row)] * 2, color=ink, lw=3)
         ax.axvline(0, color='black', ls='--', lw=1, label=zero)
-        ax.set(xlabel='mean difference in a copy (bars: the middle 95%)', ylabel='copies')
+        ax.set(xlabel='mean difference in a copy (bars: the middle 95%)', ylabel='copies',
+               ylim=(0, top * (1.06 + .07 * len(ends))))
         ax.legend(frameon=False, fontsize=8, loc='center left', bbox_to_anchor=(1, .5))
     return figure
 

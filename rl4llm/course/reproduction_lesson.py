@@ -7,11 +7,13 @@ __all__ = ['abstract_table', 'claims_of_abstract', 't_quantiles', 'stations_diag
            'arms_diagram', 'tuning_scores', 'plot_tuning', 'word_in', 'words_by_step_size', 'at_rate', 'testable_with',
            'plot_words', 'turning', 'grid_diagram', 'paired_differences', 'width_by_seeds', 'chance_to_find',
            'plot_widths', 'claim_parts', 'plot_parts', 'plot_holm', 'false_alarms', 'upward_parts', 'margin_panel',
-           'study_text', 'claim_text', 'scale_table', 'plot_scale', 'report', 'untried_papers', 'blank_form']
+           'study_text', 'claim_text', 'scale_table', 'plot_scale', 'report', 'Folded', 'blocks_of', 'untried_papers',
+           'blank_form']
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #d33f5dea
-import functools, html, textwrap
-from dataclasses import replace
+import functools, html, math, textwrap
+from dataclasses import dataclass, replace
+from functools import partial
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -533,7 +535,10 @@ def _crossed_case(seeds: int, problems: int, shift: float, start: int):
     quantiles = [float(stdtrit(units - 1, .975)) for units in (seeds, problems)]
     return (d.double(), *quantiles)
 
-_CROSSED = [_crossed_case(5, 12, .2, 0), _crossed_case(3, 8, -.4, 1), _crossed_case(4, 6, 0., 2)]
+_BY_HAND = torch.tensor([[.5, .25, .75], [.25, 0., 0.], [.5, 0., .5], [.75, .25, 1.]]).double()
+
+_CROSSED = [(_BY_HAND, 3.182, 4.303), _crossed_case(5, 12, .2, 0), _crossed_case(2, 8, -.4, 1),
+            _crossed_case(4, 6, 0., 2)]
 
 def _parts(d):
     "Variances of the mean over seeds and of the mean over problems."
@@ -594,6 +599,170 @@ def _over_all(d, t_seeds, t_problems):
 def _ends_exchanged(d, t_seeds, t_problems):
     return _crossed(d, t_seeds, t_problems)[[0, 2, 1]]
 
+# %% ../../nbs/course/12_reproduction_lesson.ipynb #5a1e0b81
+def _of_variances(over_seeds, over_problems):
+    "A mistake whose interval is made of these two squared errors of the mean."
+    def mistake(d, t_seeds, t_problems):
+        squares = t_seeds ** 2 * over_seeds(d) + t_problems ** 2 * over_problems(d)
+        return _band(d, squares ** .5)
+    return mistake
+
+def _row_variance(d): return d.mean(1).var()
+
+def _column_variance(d): return d.mean(0).var()
+
+_counts_exchanged = _of_variances(lambda d: _row_variance(d) / d.shape[1],
+                                  lambda d: _column_variance(d) / d.shape[0])
+_axes_exchanged = _of_variances(lambda d: _column_variance(d) / d.shape[0],
+                                lambda d: _row_variance(d) / d.shape[1])
+_over_all_entries = _of_variances(lambda d: _row_variance(d) / d.numel(),
+                                  lambda d: _column_variance(d) / d.numel())
+_over_root = _of_variances(lambda d: _row_variance(d) / d.shape[0] ** .5,
+                           lambda d: _column_variance(d) / d.shape[1] ** .5)
+_over_square = _of_variances(lambda d: _row_variance(d) / d.shape[0] ** 2,
+                             lambda d: _column_variance(d) / d.shape[1] ** 2)
+_errors_not_squared = _of_variances(lambda d: (_row_variance(d) / d.shape[0]) ** .5,
+                                    lambda d: (_column_variance(d) / d.shape[1]) ** .5)
+def _within_rows(d): return d.var(1).mean() / len(d)
+
+_inside_rows = _of_variances(_within_rows, lambda d: _within_rows(d.T))
+_of_single_entries = _of_variances(lambda d: d.var() / d.shape[0],
+                                   lambda d: d.var() / d.shape[1])
+_seeds_over_n = _of_variances(lambda d: d.mean(1).var(correction=0) / d.shape[0],
+                              lambda d: _column_variance(d) / d.shape[1])
+
+def _normal_quantiles(d, t_seeds, t_problems): return _crossed(d, 1.96, 1.96)
+
+def _no_quantiles(d, t_seeds, t_problems): return _crossed(d, 1., 1.)
+
+def _seeds_quantile_twice(d, t_seeds, t_problems): return _crossed(d, t_seeds, t_seeds)
+
+def _problems_quantile_twice(d, t_seeds, t_problems):
+    return _crossed(d, t_problems, t_problems)
+
+def _alike_by_seeds(d, t_seeds, t_problems):
+    return _band(d, t_seeds * (d.var() / d.numel()) ** .5)
+
+_variance_hints = {
+    _counts_exchanged:
+        'The two numbers are exchanged: the variance of the seed means is divided by how many '
+        'seeds there are, that of the problem means by how many problems.',
+    _axes_exchanged:
+        'The two axes of your means are exchanged: the mean of a seed runs along its row, over '
+        'the problems.',
+    _over_all_entries:
+        'You divided by the number of all entries. Each variance is divided by the number of its '
+        'own means.',
+    _over_root:
+        'You divided the variances by the root of n. The root belongs to the standard deviation; '
+        'a variance is divided by n.',
+    _over_square:
+        'You divided the variances by n twice.',
+    _errors_not_squared:
+        'You added standard errors under the root, where their squares belong.',
+    _inside_rows:
+        'You took the variance inside each row and inside each column. Take the mean of each '
+        'first: it is the means that scatter from seed to seed.',
+}
+_variance_hints |= {
+    _of_single_entries:
+        'You took the variance of all entries for both parts. One is of the means of the seeds, '
+        'the other of the means of the problems.',
+    _seeds_over_n:
+        'You divided by n in the variance over the seeds. The sample variance, n - 1, is meant '
+        '(what tensor.var() gives).',
+    _normal_quantiles:
+        'You took 1.96 for both quantiles. They come as arguments, and few seeds ask for more.',
+    _no_quantiles:
+        'The two quantiles have no effect on your result. Without them the interval is one '
+        'standard error to either side.',
+    _seeds_quantile_twice:
+        'You took t_seeds for both parts. The problems have a quantile of their own.',
+    _problems_quantile_twice:
+        'You took t_problems for both parts. The seeds have a quantile of their own.',
+    _alike_by_seeds:
+        'You took all entries as independent, with the quantile of the seeds. Entries of one row '
+        'share a seed, those of one column a problem.',
+}
+
+# %% ../../nbs/course/12_reproduction_lesson.ipynb #5a1e0b82
+def _half_width(d, t_seeds, t_problems):
+    mean, low, _ = _crossed(d, t_seeds, t_problems)
+    return mean - low
+
+def _whole_width_taken(d, *quantiles): return _band(d, 2 * _half_width(d, *quantiles))
+
+def _half_of_half(d, *quantiles): return _band(d, _half_width(d, *quantiles) / 2)
+
+def _larger_part(d, t_seeds, t_problems):
+    of_seeds, of_problems = _parts(d)
+    return _band(d, torch.maximum(t_seeds * of_seeds ** .5, t_problems * of_problems ** .5))
+
+def _product_of_roots(d, t_seeds, t_problems):
+    return _band(d, (t_seeds + t_problems) * sum(_parts(d)) ** .5)
+
+def _mean_in_the_middle(*given): return _crossed(*given)[[1, 0, 2]]
+
+def _mean_last(*given): return _crossed(*given)[[1, 2, 0]]
+
+def _ends_alone(*given): return _crossed(*given)[1:]
+
+def _mean_and_half(d, *quantiles):
+    return torch.stack([d.mean(), _half_width(d, *quantiles)])
+
+def _halves_alone(d, *quantiles):
+    half = _half_width(d, *quantiles)
+    return torch.stack([d.mean(), -half, half])
+
+def _around_the_sum(d, *quantiles):
+    half = _half_width(d, *quantiles)
+    return torch.stack([d.sum(), d.sum() - half, d.sum() + half])
+
+def _around_the_median(d, *quantiles):
+    half = _half_width(d, *quantiles)
+    return torch.stack([d.median(), d.median() - half, d.median() + half])
+
+def _range_of_entries(d, t_seeds, t_problems):
+    return torch.stack([d.mean(), d.quantile(.025), d.quantile(.975)])
+
+def _turned_band(*given): return -_crossed(*given)
+
+_form_hints = {
+    _whole_width_taken:
+        'Your interval is twice as wide. The root is half of the width already.',
+    _half_of_half:
+        'Your interval has half the width. The root is half of it already, so it is not halved.',
+    _larger_part:
+        'You took the larger one of the two parts. Both kinds of luck are at work: add their '
+        'squares.',
+    _product_of_roots:
+        'You added the quantiles and the variances apart from each other. Each variance has its '
+        'own quantile: multiply first, then add.',
+    _mean_in_the_middle:
+        'The numbers are right. Wanted is first the mean, then low and high.',
+    _mean_last:
+        'The numbers are right. The mean stands first, then come low and high.',
+    _ends_alone:
+        'Those are low and high. The mean comes before them.',
+}
+_form_hints |= {
+    _half_width:
+        'That is half of the width. Mean, low and high are wanted: the mean, and the mean less and '
+        'plus this half.',
+    _mean_and_half:
+        'Those are the mean and half of the width. Wanted are the mean and the two ends.',
+    _halves_alone:
+        'Your ends lie around 0. They lie around the mean.',
+    _around_the_sum:
+        'You took the sum of the differences. Their mean is wanted.',
+    _around_the_median:
+        'You took the median. The mean is wanted.',
+    _range_of_entries:
+        'Between your ends lie 95% of the single differences. How sure their *mean* is, is wanted.',
+    _turned_band:
+        'The sign is turned in all three numbers.',
+}
+
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #863f4d59
 _crossed_hints = {
     _seeds_only:
@@ -639,7 +808,10 @@ _crossed_hints |= {
 @exercise('8.7', 'write interval(d, t_seeds, t_problems): mean, low and high of the differences d '
                  '(seeds, problems), where half of the width is the root of t_seeds² times the '
                  'variance of the seed means over their number, plus the same for the problems.',
-          cases=_CROSSED, mistakes=_crossed_hints.items(),
+          cases=_CROSSED, mistakes=(_crossed_hints | _variance_hints | _form_hints).items(),
+          otherwise='Print the parts one by one: the means of the seeds and those of the problems, '
+                    'the variance of each row of means, over how many there are, times the square '
+                    'of its quantile; their sum, its root.',
           praise='two sources of luck, each with its own price. With few seeds t_seeds is large: '
                  'so much does it cost not to know a scatter.')
 def _crossed(d, t_seeds: float, t_problems: float):
@@ -654,7 +826,9 @@ def t_quantiles(most: int = 4000):
 
 _SIZES = ((.5, .9), (.2, .3), (.3, .8), (1., .6))       # effect and scatter
 
-_PLANNED = [(*sizes, t_quantiles()) for sizes in _SIZES]
+_IN_QUARTERS = (4 * t_quantiles(100)).round() / 4       # 3.25 for 4 seeds: half-width 1.625
+
+_PLANNED = [*((*sizes, t_quantiles()) for sizes in _SIZES), (1.625, 1., _IN_QUARTERS)]
 
 def _first_below(widths, effect: float) -> int:
     "The first number of seeds whose half-width is at most `effect`."
@@ -702,6 +876,89 @@ def _of_variance(effect, scatter, t):
 def _never_divided(effect, scatter, t):
     return _first_below(t * scatter, effect)
 
+# %% ../../nbs/course/12_reproduction_lesson.ipynb #5a1e0b83
+def _strictly_below(effect, scatter, t):
+    return int((_widths(scatter, t) < effect).int().argmax())
+
+def _quantile_behind(effect, scatter, t):
+    return _first_below(_widths(scatter, t.roll(-1)), effect)
+
+def _root_of_one_less(effect, scatter, t):
+    n = torch.arange(len(t))
+    return _first_below(torch.where(n > 1, t * scatter / (n - 1).clamp(min=1) ** .5, torch.inf),
+                        effect)
+
+def _root_of_one_more(effect, scatter, t):
+    n = torch.arange(len(t))
+    return _first_below(torch.where(n > 1, t * scatter / (n + 1) ** .5, torch.inf), effect)
+
+def _quantile_of_two(effect, scatter, t):
+    return math.ceil((float(t[2]) * scatter / effect) ** 2)
+
+def _two_errors(effect, scatter, t): return math.ceil((2 * scatter / effect) ** 2)
+
+def _half_of_it(effect, scatter, t):
+    return _first_below(_widths(scatter, t) / 2, effect)
+
+def _sizes_exchanged(effect, scatter, t): return _seeds_for(scatter, effect, t)
+
+def _stops_at_once(effect, scatter, t): return 2
+
+def _root_of_scatter(effect, scatter, t): return _seeds_for(effect, scatter ** .5, t)
+
+def _square_of_width(effect, scatter, t):
+    return _first_below(_widths(scatter, t) ** 2, effect)
+
+def _counted_from_two(effect, scatter, t): return _seeds_for(effect, scatter, t) - 2
+
+def _all_widths(effect, scatter, t): return t * scatter / torch.arange(len(t)) ** .5
+
+def _all_sizes(effect, scatter, t): return _widths(scatter, t) <= effect
+
+def _parts_of_seeds(effect, scatter, t): return (1.96 * scatter / effect) ** 2
+
+_search_hints = {
+    _strictly_below:
+        'Where the half-width is exactly as large as the effect, yours asks for one seed more. "No '
+        'larger" lets it pass.',
+    _quantile_behind:
+        'You took t[n + 1]. The table goes by the number of seeds: t[n] is that of n seeds.',
+    _root_of_one_less:
+        'You divided by the root of n - 1. The mean of n seeds has the root of n; the lost one is '
+        'in t[n] already.',
+    _root_of_one_more:
+        'You divided by the root of n + 1. If your n starts at another place than your t, count '
+        'both from the same.',
+    _quantile_of_two:
+        'You took the quantile for two seeds whatever n is. It falls with n: t[n].',
+    _two_errors:
+        'You took 2 for every quantile. It is larger where the scatter is known from few seeds: '
+        't[n].',
+    _half_of_it:
+        'You halved the half-width: t[n] times the error of the mean is half of the interval as it '
+        'stands.',
+}
+_search_hints |= {
+    _sizes_exchanged:
+        '`effect` and `scatter` are exchanged: the larger the scatter, the more seeds it takes.',
+    _stops_at_once:
+        'Your result is 2 whatever comes in: your search stops at its first step. It goes on while '
+        'the half-width is too large, and a `return` inside a loop ends it.',
+    _root_of_scatter:
+        'You took the root of the scatter. It is a standard deviation, and goes in as it is.',
+    _square_of_width:
+        'You compared the square of the half-width with the effect. Square both, or neither.',
+    _counted_from_two:
+        'Two too few: was the first entry that you looked at that of n = 2? Add where you began.',
+    _all_widths:
+        'Those are all half-widths. The first n with one that is small enough is wanted.',
+    _all_sizes:
+        'Those are the answers for all n. The first n that will do is wanted, one number.',
+    _parts_of_seeds:
+        'You took 1.96 for every quantile and left a part of a seed. The quantile is t[n], and n '
+        'is a whole number: look for the first that will do.',
+}
+
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #04950bbc
 _seeds_hints = {
     _effect_at_one:
@@ -742,7 +999,9 @@ _seeds_hints |= {
 
 @exercise('8.8', 'write seeds_for(effect, scatter, t): the least n from 2 on for which t[n] times '
                  'scatter over the root of n is at most effect; t[n] is the quantile for n seeds.',
-          cases=_PLANNED, mistakes=_seeds_hints.items(),
+          cases=_PLANNED, mistakes=(_seeds_hints | _search_hints).items(),
+          otherwise='Write the half-width for n = 2, 3, 4, ... into a list and look for the first '
+                    'one that is small enough.',
           praise='this is the price of a sentence, and it can be read before anything is bought.')
 def _seeds_for(effect: float, scatter: float, t):
     return _first_below(_widths(scatter, t), effect)
@@ -841,7 +1100,12 @@ _PARTS = [_judged([(.1, .3, .01, .0), (-.3, -.1, .01, .0), (-.1, .5, .2, .0),
           _judged([(-.09, -.07, .01, .1), (-.3, -.12, .052, .1), (-.15, -.11, .01, .1),
                    (-.037, -.012, .038, .01), (-.04, .04, .2, .05), (-.04, -.02, .01, .0)]),
           _judged([(-.2, -.01, .02, .05), (-.07, -.01, .03, .05), (-.02, .3, .04, .0),
-                   (-.3, .02, .04, .0), (.1, .2, .02, .05)])]
+                   (-.3, .02, .04, .0), (.1, .2, .02, .05)]),
+          _judged([(.0, .5, .02, .0), (-.25, .5, .02, .25), (-.5, -.25, .02, .25),
+                   (-.5, .0, .02, .0), (.25, .5, .02, .0)]),           # ends on the border
+          _judged([(.25, .5, .05, .0), (-.5, -.25, .05, .125), (.25, .5, .97, .0),
+                   (.25, .5, .005, .0)]),
+          _judged([(.25, .5, .015, .0), (-.5, -.25, .03, .125)])]
 
 def _combine(holds, fails): return holds.double() - fails.double()
 
@@ -906,6 +1170,170 @@ def _sure_first(low, high, p, margin):
     fails = (p < .05) & (high < 0)
     return _combine(_held(low, high, p, margin) & ~fails, fails)
 
+# %% ../../nbs/course/12_reproduction_lesson.ipynb #5a1e0b84
+def _ends_on_border(low, high, p, margin):
+    return _combine((p < .05) & (low >= -margin), (p < .05) & (high <= -margin))
+
+def _low_on_border(low, high, p, margin):
+    return _combine((p < .05) & (low >= -margin), _failed(low, high, p, margin))
+
+def _high_on_border(low, high, p, margin):
+    return _combine(_held(low, high, p, margin), (p < .05) & (high <= -margin))
+
+def _p_on_border(low, high, p, margin):
+    return _combine((p <= .05) & (low > -margin), (p <= .05) & (high < -margin))
+
+def _all_on_border(low, high, p, margin):
+    return _combine((p <= .05) & (low >= -margin), (p <= .05) & (high <= -margin))
+
+def _p_turned(low, high, p, margin, *, strictly: bool = False):
+    large = p > .05 if strictly else p >= .05
+    return _by_interval(low, high, p, margin) * large
+
+def _another_level(alpha: float):
+    "A mistake that calls a part sure at another level."
+    def mistake(*part):
+        return _combine(_held(*part, alpha=alpha), _failed(*part, alpha=alpha))
+    return mistake
+
+def _plus_margin(low, high, p, margin): return _judge(low, high, p, -margin)
+
+def _fails_below_plus(low, high, p, margin):
+    return _combine(_held(low, high, p, margin), (p < .05) & (high < margin))
+
+def _fails_below_zero(low, high, p, margin):
+    return _combine(_held(low, high, p, margin), (p < .05) & (high < 0))
+
+def _by_low_alone(low, high, p, margin):
+    return _combine(_held(low, high, p, margin), (p < .05) & (low < -margin))
+
+def _upper_end_alone(low, high, p, margin):
+    return torch.where(p < .05, torch.where(high > -margin, 1., -1.), 0.)
+
+def _by_high_alone(low, high, p, margin):
+    return _combine((p < .05) & (high > -margin), _failed(low, high, p, margin))
+
+def _five_for_all(low, high, p, margin): return _judge(low, high, p, .05)
+
+def _about_zero(low, high, p, margin):
+    return torch.where(p < .05, _middle(low, high).sign(), 0.)
+
+def _also_from_above(low, high, p, margin):
+    inside = (margin == 0) | (high < margin)
+    return _combine(_held(low, high, p, margin) & inside, _failed(low, high, p, margin))
+
+def _as_equivalence(low, high, p, margin):
+    inside = (low > -margin) & (high < margin)
+    return _combine((p < .05) & inside, _failed(low, high, p, margin))
+
+def _corrected_again(low, high, p, margin): return _judge(low, high, p * len(p), margin)
+
+_border_hints = {
+    _ends_on_border:
+        'An interval that just touches its border holds it, so both are open there: the *whole* '
+        'interval has to lie on one side.',
+    _low_on_border:
+        'You let a part hold whose interval begins on its border. The whole interval has to lie '
+        'above.',
+    _high_on_border:
+        'You contradict a part whose interval ends on its border. The whole interval has to lie '
+        'below.',
+    _p_on_border:
+        'A part is sure if p is *below* 0.05. Yours takes 0.05 itself for sure.',
+}
+_border_hints |= {
+    _all_on_border:
+        'What lies exactly on a border decides nothing: p has to be below 0.05, and the whole '
+        'interval above or below.',
+    _p_turned:
+        'You decide where p is large. A part has to be sure, with a small p, *and* to lie on one '
+        'side of its border. (Are the two joined with `|`? Then they cancel where p is small.)',
+    _another_level(.01):
+        'You took 0.01 for the level. A part is sure if its p is below 0.05.',
+    _another_level(.1):
+        'You took 0.1 for the level. A part is sure if its p is below 0.05.',
+    _another_level(.025):
+        'You took 0.025 for the level. A part is sure if its p is below 0.05; it was made for both '
+        'sides.',
+}
+_border_hints |= {
+    _plus_margin:
+        'Your border is plus the margin. "Not lower" forgives a loss, so it lies at minus the '
+        'margin.',
+    _fails_below_plus:
+        'You contradict what lies below *plus* the margin. There is one border for both words, '
+        'minus the margin.',
+    _fails_below_zero:
+        'You contradict what lies below 0. With a margin a small loss is forgiven: there is one '
+        'border for both words, minus the margin.',
+    _by_low_alone:
+        'You contradict a part whose lower end lies below the border. Its upper end has to as '
+        'well.',
+    _upper_end_alone:
+        'You go by the upper end alone. Above the border it leaves open where the lower end lies: '
+        'there is a third word.',
+    _by_high_alone:
+        'Your part holds if its upper end lies above the border. Its lower end has to as well.',
+    _five_for_all:
+        'You took 0.05 for every margin. Each part brings its own, and it may be 0.',
+    _about_zero:
+        'You asked on which side of 0 the middle lies. The border is minus the margin, and the '
+        'whole interval is asked for.',
+    _also_from_above:
+        'You ask a part with a margin to stay below plus the margin too. "Not lower" does not mind '
+        'a gain.',
+    _as_equivalence:
+        'You ask whether the interval lies within the margin on both sides. "Not lower" and '
+        '"higher" have a border below only.',
+    _corrected_again:
+        'You corrected p once more. It was corrected when it came in.',
+}
+_border_hints[partial(_p_turned, strictly=True)] = _border_hints[_p_turned]
+
+# %% ../../nbs/course/12_reproduction_lesson.ipynb #5a1e0b85
+def _holds_alone(*part): return -_failed(*part).double()
+
+def _sure_alone(low, high, p, margin): return (p < .05).double()
+
+def _no_doubt(*part): return 1 - 2 * _failed(*part).double()
+
+def _sure_holds(low, high, p, margin):
+    return torch.where(p < .05, torch.where(high < -margin, -1., 1.), 0.)
+
+def _sure_up(low, high, p, margin):
+    return _combine(p < .05, _failed(low, high, p, margin))
+
+def _two_for_minus(*part): return _held(*part).double() + 2 * _failed(*part).double()
+
+def _codes_exchanged(*part):
+    verdict = _judge(*part)
+    return torch.where(verdict < 0, verdict, 1 - verdict)
+
+def _in_sum(*part): return _judge(*part).sum()
+
+_code_hints = {
+    _holds_alone:
+        'Nothing ever holds here. Give 1 where a part is sure and its whole interval lies above '
+        'the border.',
+    _sure_alone:
+        'You say whether a part is sure. On which side of the border its interval lies, comes '
+        'next.',
+    _no_doubt:
+        'You say 1 wherever it is not contradicted. There is a third word, *inconclusive*.',
+    _sure_holds:
+        'With yours a sure part holds wherever it is not contradicted. The border may lie inside '
+        'the interval, and then both are open.',
+    _sure_up:
+        'You count each sure part as one that holds, and take off the contradicted ones. To hold, '
+        'a part has to be sure *and* to lie above the border.',
+    _two_for_minus:
+        'You wrote 2 for contradicted. -1 is wanted.',
+    _codes_exchanged:
+        'The numbers of two words are exchanged: 1 is for what holds, 0 for inconclusive.',
+    _in_sum:
+        'That is the sum over the parts. One number for each part is wanted.',
+}
+
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #490b7d75
 _judge_hints = {
     _no_third_word:
@@ -965,7 +1393,9 @@ _judge_hints |= {
 @exercise('8.10', 'write judge(low, high, p, margin): for each part 1 (holds), -1 (contradicted) '
                  'or 0 (inconclusive), from the two ends of its interval, its corrected p-value '
                  'and its margin, which is 0 where "higher" was predicted.',
-          cases=_PARTS, mistakes=_judge_hints.items(),
+          cases=_PARTS, mistakes=(_judge_hints | _border_hints | _code_hints).items(),
+          otherwise='Draw this interval and its border, minus the margin. Is p below 0.05? If so, '
+                    'on which side lies the whole interval?',
           praise='three words and no adjectives. The sentence about a paper is now a function of '
                  'its data, and changes when they do.')
 def _judge(low, high, p, margin):
@@ -1540,6 +1970,41 @@ def _what_is_open(row: dict) -> str:
                 'side of that the difference lies is open.')
     p = f"p = {row['p_holm']:.3f}"
     return f'The interval excludes zero, but not after the correction ({p}).'
+
+# %% ../../nbs/course/12_reproduction_lesson.ipynb #5a1e0b92
+@dataclass(frozen=True)
+class Folded:
+    """Texts by title. In a notebook they unfold, the first one is open.
+
+    Elsewhere the first one and the titles of the others are shown.
+    """
+    texts: dict
+
+    def _repr_html_(self):
+        look = 'white-space:pre-wrap;margin:4px 0 10px 16px;color:inherit;background:none'
+        page = ''
+        for number, (title, text) in enumerate(self.texts.items()):
+            head = element('summary', html.escape(title), 'cursor:pointer')
+            mark = '' if number else ' open'
+            page += f"<details{mark}>{head}{element('pre', html.escape(text), look)}</details>"
+        return page
+
+    def __repr__(self):
+        first, *others = self.texts
+        return '\n'.join([first, self.texts[first], *(f'{title} (folded)' for title in others)])
+
+
+def blocks_of(text: str) -> dict[str, str]:
+    """The blocks of a text that stand apart by an empty line: title -> what follows.
+
+    The title is the first line, or what comes before the first colon of a running sentence.
+    """
+    blocks = {}
+    for number, block in enumerate(text.strip().split('\n\n')):
+        is_listed = number == 0 or '\n  ' in block
+        title, _, rest = block.partition('\n' if is_listed else ': ')
+        blocks[title] = textwrap.dedent(rest)
+    return blocks
 
 # %% ../../nbs/course/12_reproduction_lesson.ipynb #50d8ddd3
 def untried_papers() -> pd.DataFrame:

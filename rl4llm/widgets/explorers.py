@@ -332,9 +332,10 @@ def recipe_rows(a, b, *, everything: bool = False) -> pd.DataFrame:
 
 # %% ../../nbs/widgets/02_explorers.ipynb #11e2e96f
 def _diff_line(line: str) -> str:
-    "One line of a unified diff: orange for what is gone, blue for what is new."
-    ink = {'-': '#8a3b00', '+': '#00507f'}.get(line[:1], '#555')
-    look = f'white-space:pre-wrap;font-family:monospace;font-size:12px;color:{ink}'
+    "One line of a unified diff, orange for what is gone, blue for what is new."
+    back = {'-': '#fde8d2', '+': '#d8eaf7'}.get(line[:1], '#fff')
+    look = 'white-space:pre-wrap;font-family:monospace;font-size:12px;padding:0 10px;color:#222'
+    look += f';background:{back}'
     return element('div', html.escape(line), look)
 
 # %% ../../nbs/widgets/02_explorers.ipynb #c5870110
