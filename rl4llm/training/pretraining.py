@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, linear
 from torch.utils.data import DataLoader, Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 from ..analysis.passk import pass_at_k, true_pass_at_k
-from ..core.policy import has_fast_bf16, whole_states
+from ..core.policy import has_fast_bf16, model_folder, whole_states
 from ..core.settings_file import nearest, settings
 from ..core.storage import pack, readable_json, unpack
 from ..tasks.lock import any_letters
@@ -42,6 +42,7 @@ class BaseSpec:
     thoughts: how Countdown is demonstrated, the fields of `Thoughts`; None: by its steps alone.
     second: share of the Countdown demonstrations that are second attempts after feedback.
     searches: how SAT is demonstrated, the fields of `Searches`; None: by its answer alone.
+    start: a base of the same architecture whose weights it begins with; None: none.
     """
     name: str
     summary: str
@@ -63,6 +64,7 @@ class BaseSpec:
     thoughts: dict | None = None
     second: float = 0.0
     searches: dict | None = None
+    start: str | None = None
 
 # %% ../../nbs/training/07_pretraining.ipynb #417946a6
 _BASES: dict[str, BaseSpec] = {}
@@ -137,37 +139,37 @@ add_base('tiny-think-l-v1', 'As tiny-think-v1, with three times the parameters.'
 
 # %% ../../nbs/training/07_pretraining.ipynb #6d1a0002
 _MANY_WORLDS = (
-    ('countdown', {'numbers': 3}, .04),
-    ('countdown', {'numbers': 4}, .09),
-    ('countdown', {'numbers': 5}, .05),
-    ('modular', {'length': 2, 'modulus': 11}, .02),
-    ('modular', {'length': 4, 'modulus': 13}, .04),
+    ('countdown', {'numbers': 3}, .02),
+    ('countdown', {'numbers': 4}, .06),
+    ('countdown', {'numbers': 5}, .04),
+    ('modular', {'length': 2, 'modulus': 11}, .03),
+    ('modular', {'length': 4, 'modulus': 13}, .05),
     ('modular', {'length': 8, 'modulus': 23, 'mixed': True}, .07),
-    ('modular', {'length': 20, 'modulus': 99, 'mixed': True}, .02),
-    ('sat', {'variables': 4, 'clauses': 6}, .03),
-    ('sat', {'variables': 5, 'clauses': 10}, .06),
-    ('sat', {'variables': 6, 'clauses': 15}, .04),
-    ('sat', {'variables': 6, 'clauses': 20}, .03),
-    ('sequence', {'rules': 2, 'shown': 5, 'asked': 1}, .05),
-    ('sequence', {'rules': 4, 'shown': 6, 'asked': 2}, .07),
+    ('modular', {'length': 20, 'modulus': 99, 'mixed': True}, .01),
+    ('sat', {'variables': 4, 'clauses': 6}, .02),
+    ('sat', {'variables': 5, 'clauses': 10}, .05),
+    ('sat', {'variables': 6, 'clauses': 15}, .03),
+    ('sat', {'variables': 6, 'clauses': 20}, .02),
+    ('sequence', {'rules': 2, 'shown': 5, 'asked': 1}, .04),
+    ('sequence', {'rules': 4, 'shown': 6, 'asked': 2}, .06),
     ('sequence', {'rules': 6, 'shown': 7, 'asked': 2, 'easiest': 3}, .04),
-    ('lookup', {'rows': 4, 'columns': 1, 'hops': 1, 'asks': 1}, .03),
-    ('lookup', {'rows': 6, 'columns': 2, 'hops': 2}, .06),
+    ('lookup', {'rows': 4, 'columns': 1, 'hops': 1, 'asks': 1}, .05),
+    ('lookup', {'rows': 6, 'columns': 2, 'hops': 2}, .08),
     ('lookup', {'rows': 10, 'columns': 3, 'hops': 4}, .05),
-    ('path', {'nodes': 8, 'loops': 2, 'slack': 6}, .03),
-    ('path', {'nodes': 10, 'loops': 4, 'slack': 2}, .04),
+    ('path', {'nodes': 8, 'loops': 2, 'slack': 6}, .06),
+    ('path', {'nodes': 10, 'loops': 4, 'slack': 2}, .06),
     ('path', {'nodes': 14, 'loops': 6, 'slack': 0, 'steps': 3}, .03),
-    ('path', {'nodes': 10, 'loops': 2, 'slack': 2, 'steps': 3, 'width': 4}, .02),
+    ('path', {'nodes': 10, 'loops': 2, 'slack': 2, 'steps': 3, 'width': 4}, .03),
     ('program', {'length': 3, 'shown': 4, 'high': 99}, .05),
-    ('program', {'length': 5, 'shown': 5, 'high': 20}, .02),
+    ('program', {'length': 5, 'shown': 5, 'high': 20}, .03),
     ('lock', {'depth': 2}, .01),
     ('lock', {'depth': 4}, .01),
 )
 
-add_base('tiny-mix-v1', 'Eight worlds, each a little: 1.0M parameters.',
-         architecture=_llama(144, 4), mixture=_MANY_WORLDS, steps=2300, batch=96, chunks=6,
-         warmup=75 / 2300, bf16=True, stored='bfloat16', room=256,
-         thoughts=dict(more=.5, most=3), searches={}, shipped=True);
+add_base('tiny-mix-v1', 'Eight worlds, each a little, learned on top of tiny-think-v1.',
+         architecture=_llama(144, 4), mixture=_MANY_WORLDS, steps=1300, batch=96, chunks=6,
+         start='tiny-think-v1', bf16=True, stored='bfloat16', room=256, thoughts={}, searches={},
+         shipped=True);
 
 # %% ../../nbs/training/07_pretraining.ipynb #d5911eda
 def demonstrations(spec: BaseSpec, count: int, *, seed: int) -> list[tuple[str, str]]:
@@ -259,7 +261,7 @@ def _batch_loader(spec: BaseSpec, *, seed: int, steps: int, first: int = 0,
 
 # %% ../../nbs/training/07_pretraining.ipynb #bd0f152c
 def new_model(spec: BaseSpec, *, seed: int) -> LlamaForCausalLM:
-    """A freshly initialised Llama with the tiny vocabulary.
+    """A Llama with the tiny vocabulary: freshly initialised, or as the base it starts from.
 
     Leaves the global random state as it was.
     """
@@ -269,7 +271,11 @@ def new_model(spec: BaseSpec, *, seed: int) -> LlamaForCausalLM:
                          **spec.architecture)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config)
+        model = LlamaForCausalLM(config)
+    if spec.start:
+        begun = LlamaForCausalLM.from_pretrained(model_folder(spec.start), dtype=torch.float32)
+        model.load_state_dict(begun.state_dict())
+    return model
 
 def lr_at(spec: BaseSpec, step: int, steps: int) -> float:
     """Learning rate of a step: linear warm-up, constant, linear decay to 0.
