@@ -1448,6 +1448,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'rl4llm.core.sampling.draw': ('core/sampling.html#draw', 'rl4llm/core/sampling.py'),
                                       'rl4llm.core.sampling.draw_by_generate': ( 'core/sampling.html#draw_by_generate',
                                                                                  'rl4llm/core/sampling.py'),
+                                      'rl4llm.core.sampling.drop_finished': ('core/sampling.html#drop_finished', 'rl4llm/core/sampling.py'),
                                       'rl4llm.core.sampling.response_room': ('core/sampling.html#response_room', 'rl4llm/core/sampling.py'),
                                       'rl4llm.core.sampling.row_keys': ('core/sampling.html#row_keys', 'rl4llm/core/sampling.py'),
                                       'rl4llm.core.sampling.sample': ('core/sampling.html#sample', 'rl4llm/core/sampling.py'),

@@ -43,7 +43,7 @@ def sparse_projection(width: int, dim: int, *, seed: int) -> Float[Tensor, "d k"
 # %% ../../nbs/advantages/17_elliptical_bonus.ipynb #f768e61d
 def leverages(features: Float[Tensor, "n k"], group: Int[Tensor, "n"], *,
               ridge: float = 0.01) -> Float[Tensor, "n"]:
-    """How far each row lies from what its group covers: from 0 to below 1.
+    """How far each row lies from what its group covers: from 0 to 1 - 1/n for n rows.
 
     features: of each row; the mean of its group is taken off. ridge: lambda, above 0.
     Raises ValueError for a ridge that is not above 0.
@@ -64,7 +64,7 @@ def leverages(features: Float[Tensor, "n k"], group: Int[Tensor, "n"], *,
 
 # %% ../../nbs/advantages/17_elliptical_bonus.ipynb #0f55d57b
 def leave_one_out(leverage: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """The bonus of each row against what the *others* cover: b / (1 - b), without a limit.
+    """The bonus against what the *others* cover: b / (1 - b), at most the number of others.
 
     Source: RepExp (2025), code, `reward_type=leave_one_out`.
     """

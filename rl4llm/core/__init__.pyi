@@ -163,6 +163,7 @@ from .sampling import check_sampling as check_sampling
 from .sampling import choose as choose
 from .sampling import draw as draw
 from .sampling import draw_by_generate as draw_by_generate
+from .sampling import drop_finished as drop_finished
 from .sampling import response_room as response_room
 from .sampling import row_keys as row_keys
 from .sampling import sample as sample

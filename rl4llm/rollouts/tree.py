@@ -23,7 +23,7 @@ from torch import Tensor
 from ..core.numerics import entropy_of, fold, keyed_uniform
 from ..core.rollouts import make_rollouts
 from ..core.sampling import (as_prompts, check_asked_once, check_sampling, choose,
-                                  response_room, row_keys, sample)
+                                  drop_finished, response_room, row_keys, sample)
 from ..core.settings_file import check_whole
 from ..tasks import task_of
 
@@ -113,11 +113,7 @@ def continue_rows(policy, prompts: tuple, u: Float[Tensor, "n t"], *, room: Int[
             drawn[name][rows[running], t] = values[running]
         running = running & ~torch.isin(y, stops) & (room[rows] > t + 1)
         if t + 1 == width or not running.any(): break
-        if running.sum() <= (1 - decoder.spare) * len(rows):
-            decoder.keep(running.nonzero()[:, 0])
-            rows = rows[running]
-            y = y[running]
-            running = running[running]
+        running, rows, y = drop_finished(decoder, running, rows, y)
         logits = decoder.step(y)
     return drawn
 

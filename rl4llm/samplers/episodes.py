@@ -17,8 +17,8 @@ from torch import Tensor
 from ..core.numerics import keyed_uniform
 from ..core.registry import stage
 from ..core.rollouts import make_rollouts
-from ..core.sampling import (as_prompts, check_sampling, choose, response_room, row_keys,
-                                  sample, sampler_of)
+from ..core.sampling import (as_prompts, check_sampling, choose, drop_finished,
+                                  response_room, row_keys, sample, sampler_of)
 from ..environments.environment import CALL, DONE
 from ..tasks.protocol import task_of
 
@@ -90,11 +90,7 @@ def draw_episodes(policy, prompts: tuple, u: Float[Tensor, "n t"], items, **how)
             listener.hear(rows[closed], drawn['tokens'][:, :t + 1])
         running = running & (tokens != policy.eos)
         if t + 1 == u.shape[1] or not running.any(): break
-        if running.sum() <= (1 - decoder.spare) * len(rows):
-            decoder.keep(running.nonzero()[:, 0])
-            rows = rows[running]
-            tokens = tokens[running]
-            running = running[running]
+        running, rows, tokens = drop_finished(decoder, running, rows, tokens)
         logits = decoder.step(tokens)
     return drawn
 
