@@ -1,6 +1,7 @@
 """Environments and episodes: replay, splits, TRL's view, masks, resume, forged results."""
 
 import dataclasses, inspect, json, os, random, signal, subprocess, sys, time
+import numpy as np
 import pytest
 import torch
 from rl4llm import recipe, train
@@ -11,10 +12,10 @@ from rl4llm.core.sampling import sampler_of
 from rl4llm.environments.bandit import Bandit
 from rl4llm.environments.calculator import Calculator, plain_form, value_of
 from rl4llm.environments.environment import DONE, TURN, UNFIT, UNKNOWN, read_episode, tools_of
-from rl4llm.environments.environment import EpisodeTask, call_in_words, written_episode
+from rl4llm.environments.environment import EpisodeTask, call_in_words, tool, written_episode
 from rl4llm.environments.form import Form
 from rl4llm.environments.key_door import KeyDoor
-from rl4llm.environments.knowledge_base import KnowledgeBase
+from rl4llm.environments.knowledge_base import KnowledgeBase, walk
 from rl4llm.samplers.episodes import count_calls, sample_episodes, turn_rows
 from rl4llm.tasks import SPLITS, Item, levels, split_of, task, tasks
 from rl4llm.tasks.rollout_format import read_rollouts, written_rollouts
@@ -107,6 +108,61 @@ def test_no_call_of_a_chat_model_raises(name):
             said = getattr(environment, method)(*given, **named)
             assert isinstance(said, str)
         assert environment.calls <= 4 and environment.get_reward() in (0.0, 1.0)
+
+
+MISFITS = {int: ['28', '', 28.0, True, None, [28], {}], str: [5, None, True, ['a'], {}]}
+
+
+@each_world
+def test_arguments_of_another_kind_are_told_so_and_end_nothing(name):
+    item = task(name).draw(random.Random(0))[0]
+    for fn in tools_of(CLASSES[name]).values():
+        wanted = list(inspect.signature(fn).parameters.values())[1:]
+        kinds = [p.annotation if p.annotation in MISFITS else str for p in wanted]
+        for place, kind in enumerate(kinds):
+            for misfit in MISFITS[kind]:
+                given = [{int: 7, str: 'a'}[k] for k in kinds]
+                given[place] = misfit
+                environment = CLASSES[name]()
+                environment.reset(item=item, prompt='?')
+                assert getattr(environment, fn.__name__)(*given) == UNFIT, (fn, given)
+                assert not environment.over and environment.said is None
+                assert (environment.calls, environment.refused) == (1, 1)
+
+
+def test_numbers_of_numpy_are_whole_numbers():
+    environment = Calculator()
+    environment.reset(item=SUM, prompt='?')
+    assert environment.add(np.int64(7), np.int8(5)) == '12'
+    assert environment.answer(np.int64(36)) == DONE and environment.solved
+
+
+@each_world
+def test_without_an_episode_there_is_one_clear_sentence(name):
+    environment = CLASSES[name]()
+    first = next(iter(tools_of(CLASSES[name]).values()))
+    with pytest.raises(RuntimeError, match='has no episode yet'):
+        getattr(environment, first.__name__)()
+    assert environment.get_reward() == 0
+    item = task(name).draw(random.Random(0))[0]
+    for horizon in (0, -1, 2.5, '5', True, None):
+        with pytest.raises(ValueError, match='end with its horizon'):
+            environment.reset(item=Item(name, (*item.data[:-1], horizon)), prompt='?')
+
+
+def test_a_public_method_is_a_tool_with_a_word_of_its_own():
+    class Helped(Calculator):
+        def helper(self):
+            return ''
+
+    class Twice(Calculator):
+        @tool('+')
+        def plus(self) -> str:
+            return ''
+
+    for made, name in ((Helped, 'helper'), (Twice, 'plus')):
+        with pytest.raises(ValueError, match=f'{made.__name__}.{name} is public'):
+            tools_of(made)
 
 
 # replay
@@ -228,8 +284,10 @@ def other_wording(item, rng):
     if item.task == 'calculator':
         return Item(item.task, (rearranged(world[0], rng), horizon + 1))
     if item.task == 'knowledge':
-        facts = rng.sample(world[0], len(world[0]))
-        return Item(item.task, (facts, *world[1:], horizon + 1))
+        facts, start, relations = world
+        on_the_way = list(zip(walk(facts, start, relations), relations))
+        facts = [f for f in facts if f[:2] in on_the_way or rng.random() < 0.5]
+        return Item(item.task, (rng.sample(facts, len(facts)), start, relations, horizon + 1))
     if item.task == 'form':
         known, wanted = (rng.sample(part, len(part)) for part in world)
         return Item(item.task, (known, wanted, horizon + 1))
@@ -271,6 +329,16 @@ def test_another_wording_is_in_the_same_split(name, level):
         other = other_wording(item, rng)
         assert made.key(other) == made.key(item)
         assert split_of(other.key) == split_of(item.key)
+
+
+@each_case
+def test_no_episode_of_an_expert_is_in_two_splits(name, level):
+    "What is trained on, word for word, is not what is tested."
+    made, seen = levels(name)[level], {}
+    for split in SPLITS:
+        for item in made.sample(60, seed=0, split=split):
+            episode = made.prompt(item), frozenset(made.demonstrate(item, seed=0).split('<tool>'))
+            assert seen.setdefault(episode, split) == split or name == 'bandit'
 
 
 @each_case
@@ -372,6 +440,25 @@ def test_a_row_depends_on_its_problem_number_and_seed_alone(caller, items):
     again = caller.sample(items, 4, seed=3)
     assert torch.equal(again.tokens, r.tokens) and torch.equal(again.logp_behave, r.logp_behave)
     assert caller.sample(items, 4, seed=4).texts != r.texts
+
+
+def test_problems_with_one_prompt_are_drawn_each_by_itself(caller):
+    "Bandits are all asked for in the same words, and so are many questions to a knowledge base."
+    problems = task('bandit').sample(3, seed=0) + task('knowledge', 'easy').sample(20, seed=0)
+    mixed = [*problems, *task('modular').sample(2, seed=0)]
+    assert len(set(caller.prompts(problems))) < len(problems)
+    r = caller.sample(mixed, 2, seed=1)
+    for number, problem in enumerate(mixed):
+        alone = caller.sample([problem], 2, seed=1).texts  # its room may be less
+        assert all(map(str.startswith, r.texts[2 * number : 2 * number + 2], alone))
+    twice = caller.sample(problems[:1] * 2, 8, seed=1).texts
+    assert twice[:8] != twice[8:] and twice[:8] == caller.sample(problems[:1], 8, seed=1).texts
+
+
+def test_an_answer_without_tokens_is_an_error(caller, monkeypatch):
+    monkeypatch.setattr(Calculator, '_compute', lambda self, op, a, b: '[0.1, 0.2]')
+    with pytest.raises(ValueError, match="answers '<result> .0.1, 0.2. </result>', which"):
+        forging(caller, '<tool> + 7 5 </tool>').sample([SUM], 1, seed=0)
 
 
 def test_room_is_kept_and_problems_may_be_mixed(caller, items):
@@ -488,6 +575,25 @@ def test_turns_are_rows_with_their_history(caller, items):
     torch.testing.assert_close(
         torch.zeros(len(r)).index_add(0, rows.traj, ours), theirs, atol=1e-3, rtol=0
     )
+
+
+def test_turns_keep_what_is_known_of_them(caller, items):
+    r = caller.sample(items, 2, seed=3)
+    every = torch.arange(float(r.tokens.numel())).reshape(r.tokens.shape)
+    r = dataclasses.replace(
+        r, logp_old=every + 1, loss_weight=every + 2, token_rewards=every + 3, logp_ref=every + 4,
+        mask=r.mask & (every % 3 > 0), origin=torch.arange(len(r)) % 3,
+        components=dict(part=torch.arange(float(len(r)))),
+    )  # fmt: skip
+    rows = turn_rows(caller, r)
+    names = ('mask', 'sampled', 'logp_behave', 'logp_old', 'loss_weight', 'token_rewards')
+    for row in range(len(rows)):
+        episode, turn = int(rows.traj[row]), int(rows.step[row])
+        own, here = r.seg[episode] == turn, rows.seg[row] >= 0
+        for name in (*names, 'tokens', 'logp_ref'):
+            assert torch.equal(getattr(rows, name)[row][here], getattr(r, name)[episode][own]), name
+        assert rows.origin[row] == r.origin[episode] and rows.components['part'][row] == episode
+        assert not rows.mask[row][~here].any() and not rows.sampled[row][~here].any()
 
 
 def test_the_step_goes_with_its_row(caller, items):
@@ -634,9 +740,29 @@ def test_gymnasium_sees_the_same_episode(name):
         episode = made.read(item, written_episode(made.environment(), item, calls))
         assert [step.observation for step in steps][: len(episode.answers)] == [*episode.answers]
         assert steps[len(episode.calls) - 1].terminated == (episode.environment.said is not None)
-        assert steps[-1].reward == episode.environment.get_reward()
+        assert sum(step.reward for step in steps) == episode.environment.get_reward()
         assert steps[-1].info['reached'] == episode.environment.reached
         assert played.observation_space.contains(item.prompt('text'))
+
+
+def test_gymnasium_is_told_what_is_wrong():
+    gymnasium = pytest.importorskip('gymnasium')
+    from rl4llm.environments.adapters import as_gymnasium, from_gymnasium
+
+    played = as_gymnasium(Calculator, [dataclasses.asdict(SUM)])
+    with pytest.raises(RuntimeError, match='no episode yet'):
+        played.step('+ 7 5')
+    with pytest.raises(ValueError, match='there are no items'):
+        as_gymnasium(Calculator, [])
+    played.reset()
+    for action in (5, None, ['+', '7', '5']):
+        with pytest.raises(ValueError, match='an action is a text'):
+            played.step(action)
+    assert [played.step('= 36').reward, played.step('= 36').reward] == [1, 0]
+    with pytest.raises(ValueError, match='wanted a Discrete space'):
+        from_gymnasium(lambda: gymnasium.make('Pendulum-v1'))().reset(
+            item=Item('pendulum', (0, 5)), prompt='?'
+        )
 
 
 def chat_tokenizer():

@@ -127,3 +127,13 @@ def test_what_has_no_solution_is_refused():
     assert not satisfying(*item.data)
     with pytest.raises(ValueError, match='has no solution to search for'):
         search_sat(item, random.Random(0))
+
+
+@pytest.mark.parametrize(
+    'wrong',
+    [dict(most=-1), dict(most=True), dict(most=2.5), dict(room=-1), dict(room='x')]
+    + [dict(silent=2), dict(silent=-0.1), dict(plain=float('nan')), dict(ordered='a')],
+)
+def test_searches_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ValueError, match=f'Searches: {next(iter(wrong))} is '):
+        Searches(**wrong)

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from types import SimpleNamespace
 import fuzz
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from fuzz import rule_of
@@ -259,6 +260,45 @@ def test_samples_are_distinct_deterministic_and_split(name, level):
         n, seed=8, split='test'
     )
     assert t.sample(5, seed=7, split='test') == found['test'][:5] and t.sample(0, seed=1) == []
+
+
+DIALS = ['sequence', 'lookup', 'path', 'program', 'lock', 'calculator', 'knowledge', 'key_door']
+DIALS += ['form', 'bandit']
+
+
+@pytest.mark.parametrize('name', DIALS)
+def test_dials_take_whole_numbers_of_any_kind_and_nothing_else(name):
+    standard = task(name)
+    for dial, value in vars(standard).items():
+        if not isinstance(value, int):
+            continue
+        for wrong in (True, False, None, '3', 2.5, float('nan'), -1, 10**9, [3], np.array([3])):
+            with pytest.raises(ValueError, match=f'{name}: {dial} is a whole number from'):
+                replace(standard, **{dial: wrong})
+        given = task(name, **{dial: np.int64(value)})
+        assert repr(given) == repr(standard)
+        item, _ = replace(standard, **{dial: np.int64(value)}).draw(random.Random(0))
+        assert json.loads(json.dumps(asdict(item))) and item == standard.draw(random.Random(0))[0]
+
+
+def test_dials_that_make_no_problems_are_refused_at_once():
+    for arms in (0, 1, 6, None, '3'):
+        with pytest.raises(ValueError, match='bandit: arms is a whole number from 2 to 5'):
+            task('bandit', arms=arms)
+    with pytest.raises(ValueError, match='program: whatever four words compute'):
+        task('program', length=4)
+    for thinking in (-0.1, 1.1, float('nan'), None, 'x', [0.5], True):
+        with pytest.raises(ValueError, match='path: thinking is a share from 0 to 1'):
+            task('path', thinking=thinking)
+
+
+def test_prompts_have_two_styles():
+    for name in tasks():
+        item, _ = task(name).draw(random.Random(0))
+        assert item.prompt('compact') != item.prompt('text')
+        for style in ('Compact', 'prose', '', 0):
+            with pytest.raises(ValueError, match="the style of a prompt is 'compact' or 'text'"):
+                item.prompt(style)
 
 
 def test_splits_have_the_stated_shares():

@@ -33,6 +33,7 @@ from .environment import RESULT as RESULT
 from .environment import TURN as TURN
 from .environment import UNFIT as UNFIT
 from .environment import UNKNOWN as UNKNOWN
+from .environment import as_item as as_item
 from .environment import call_in_words as call_in_words
 from .environment import judge as judge
 from .environment import read_arguments as read_arguments

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 # %% ../../nbs/environments/06_adapters.ipynb #6b897fb6
 from ..core.storage import import_optional
-from .environment import Environment, call_in_words, tool
+from .environment import Environment, as_item, call_in_words, tool
 
 # %% ../../nbs/environments/06_adapters.ipynb #50c003fe
 class Step(NamedTuple):
@@ -27,8 +27,9 @@ def as_gymnasium(environment: type, items, *, style: str = 'compact'):
     """An environment as a `gymnasium.Env` whose observations and actions are texts.
 
     environment: a class. items: the problems it plays. style: how they are put.
-    Raises ModuleNotFoundError if `gymnasium` is not installed.
+    Raises ModuleNotFoundError if `gymnasium` is not installed, ValueError without a problem.
     """
+    items = _some(items)
     gymnasium = import_optional('gymnasium', "an environment in Gymnasium's shape")
     letters = dict(min_length=0, charset=string.printable)
 
@@ -45,18 +46,32 @@ def as_gymnasium(environment: type, items, *, style: str = 'compact'):
             super().reset(seed=seed)
             number = self.next if seed is None else seed
             self.next = number + 1
-            item = (options or {}).get('item', items[number % len(items)])
+            item = as_item((options or {}).get('item', items[number % len(items)]))
             self.environment.reset(item=item, prompt='?')
             return item.prompt(style), _info(self.environment)
 
         def step(self, action):
             state = self.environment
-            answer = call_in_words(state, action.split())
+            before = state.get_reward()
+            answer = call_in_words(state, _words(action))
             cut = state.over and state.said is None
             ended = state.over and not cut
-            return Step(answer, state.get_reward(), ended, cut, _info(state))
+            return Step(answer, state.get_reward() - before, ended, cut, _info(state))
 
     return TextEnv()
+
+
+def _some(items) -> list:
+    "The problems of a list. Raises ValueError if there are none."
+    found = [as_item(item) for item in items]
+    if found: return found
+    raise ValueError("as_gymnasium: there are no items, wanted at least one problem.")
+
+
+def _words(action) -> list[str]:
+    "The words of an action. Raises ValueError if it is no text."
+    if isinstance(action, str): return action.split()
+    raise ValueError(f"an action is a text such as '+ 7 5', not {action!r:.60}.")
 
 
 def _info(state: Environment) -> dict:
@@ -74,7 +89,7 @@ def from_gymnasium(make, *, say=str) -> type:
         "An environment of Gymnasium with one tool; see `from_gymnasium`."
 
         def _begin(self, seed):
-            self.played = make()
+            self.played = _with_numbers(make())
             first, _ = self.played.reset(seed=seed)
             self.first = say(first)
             self.total = 0.0
@@ -98,3 +113,11 @@ def from_gymnasium(make, *, say=str) -> type:
             return say(observation)
 
     return Played
+
+
+def _with_numbers(played):
+    "An environment of Gymnasium. Raises ValueError unless its actions are whole numbers."
+    space = played.action_space
+    if hasattr(space, 'start'): return played
+    raise ValueError(f"the actions are {space}, wanted a Discrete space: a tool call names an "
+                     "action by its number.")

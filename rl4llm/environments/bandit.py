@@ -92,8 +92,8 @@ class BanditTask(EpisodeTask):
     environment = Bandit
 
     def __post_init__(self):
-        check_dial('bandit', arms=(self.arms, 2, 5), pulls=(self.pulls, 3, 20 // self.arms))
-        check_dial('bandit', slack=(self.slack, 0, 2))
+        check_dial('bandit', arms=(self.arms, 2, 5), slack=(self.slack, 0, 2))
+        check_dial('bandit', pulls=(self.pulls, 3, 20 // self.arms))
 
     def propose(self, rng):
         horizon = self.arms * self.pulls + 1 + self.slack

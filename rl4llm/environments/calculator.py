@@ -104,8 +104,6 @@ class Calculator(Environment):
 
     def _compute(self, op: str, a: int, b: int) -> str:
         "What an operation gives, if that is a number from 0 to 99."
-        if type(a) is not int or type(b) is not int:
-            raise TypeError(f'wanted two whole numbers, got {a!r:.20} and {b!r:.20}')
         self._reach(_goal(op, a, b))
         found = apply(op, a, b)
         return str(found) if 0 <= found <= _LARGEST else NOTHING
@@ -159,7 +157,7 @@ class Calculator(Environment):
         Returns:
             Nothing.
         """
-        return self._end(str(value), type(value) is int and value == self.value)
+        return self._end(str(value), value == self.value)
 
 # %% ../../nbs/environments/01_calculator.ipynb #ae994b83
 _CALCULATOR_TEXT = (

@@ -113,8 +113,7 @@ class KnowledgeTask(EpisodeTask):
 
     def key(self, item):
         facts, start, relations, _ = item.data
-        known = ' '.join(sorted(''.join(fact) for fact in facts))
-        return f"knowledge|{start}{''.join(relations)}|{known}"
+        return f"knowledge|{''.join(walk(facts, start, relations))}|{''.join(relations)}"
 
     def difficulty(self, item): return float(len(item.data[2]))
     def chance(self, item): return 1 / len(_THINGS)

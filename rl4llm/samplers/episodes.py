@@ -6,6 +6,7 @@
 __all__ = ['Listener', 'draw_episodes', 'sample_episodes', 'count_calls', 'turn_rows']
 
 # %% ../../nbs/samplers/02_episodes.ipynb #cbac2066
+import hashlib
 from collections import Counter
 from typing import NamedTuple
 import torch
@@ -26,7 +27,9 @@ from ..tasks.protocol import task_of
 class Listener:
     """Hears what is written in some rows, and holds the tokens that environments answer.
 
-    items: the problem of each row. Raises ValueError for a policy that has no `</tool>`.
+    items: the problem of each row.
+    Raises ValueError for a policy that has no `</tool>`, and if an answer has a word that it does
+    not know.
     """
     def __init__(self, policy, items):
         self.policy = policy
@@ -52,6 +55,10 @@ class Listener:
             reply = task_of(item).reply(item, text) if sampler_of([item]) else None
             if reply is None: continue
             self.waiting[row] = self.policy.tokenizer(reply, add_special_tokens=False)['input_ids']
+            if self.policy.tokenizer.unk_token_id in self.waiting[row]:
+                raise ValueError(f"the environment of {item.task!r} answers {reply!r:.80}, which "
+                                 f"{self.policy.name} has no tokens for: wanted words of its "
+                                 "vocabulary.")
             if DONE in reply.split():
                 self.waiting[row].append(self.policy.eos)
 
@@ -121,7 +128,8 @@ def sample_episodes(policy, items, group: int = 1, *, seed: int, max_new_tokens:
     check_sampling(group, room, temperature, top_p, top_k)
     ids, seen = policy.encode_prompts(items, room)
     prompt = torch.arange(len(items), device=ids.device).repeat_interleave(group)
-    u = keyed_uniform(seed, row_keys(ids, seen, group), torch.arange(room, device=ids.device))
+    keys = row_keys(*_with_names(ids, seen, items), group)
+    u = keyed_uniform(seed, keys, torch.arange(room, device=ids.device))
     of_row = [items[number] for number in prompt.tolist()]
     drawn = draw_episodes(policy, (ids, seen, prompt), u, of_row, temperature=temperature,
                           top_p=top_p, top_k=top_k)
@@ -134,6 +142,15 @@ def sample_episodes(policy, items, group: int = 1, *, seed: int, max_new_tokens:
     fields.update(items=tuple(items), texts=policy.decode(tokens, real))
     return make_rollouts(logp_behave=logp, finished=finished, seg=torch.where(own, turn, -1),
                          temperature=temperature or 1.0, **fields)
+
+
+def _with_names(ids, seen, items) -> tuple:
+    "Prompts and masks with one column more: a number for each problem that answers back."
+    told = [repr((item.task, item.data)) if sampler_of([item]) else '' for item in items]
+    digests = [hashlib.blake2b(text.encode(), digest_size=7).digest() for text in told]
+    names = torch.tensor([int.from_bytes(digest, 'little') for digest in digests]).to(ids)
+    is_named = torch.tensor([bool(text) for text in told]).to(seen)
+    return torch.cat([ids, names[:, None]], 1), torch.cat([seen, is_named[:, None]], 1)
 
 
 def _episode_room(policy, items) -> int:
@@ -186,6 +203,10 @@ def _turns_of(seg: Int[Tensor, "n t"]) -> list:
     return found
 
 
+_BLANKS = dict(mask=False, sampled=False, logp_behave=0.0, logp_old=float('nan'), loss_weight=1.0,
+               token_rewards=float('nan'), logp_ref=float('nan'))
+
+
 def _padded(parts: list, value, left: bool = False) -> tuple[Tensor, Tensor]:
     "Rows of unequal length below each other, filled up with `value`; where they are real."
     width = max(map(len, parts))
@@ -195,10 +216,23 @@ def _padded(parts: list, value, left: bool = False) -> tuple[Tensor, Tensor]:
     return torch.stack(filled), torch.stack(real)
 
 # %% ../../nbs/samplers/02_episodes.ipynb #aee68e61
+def _cut(r, turns: list, pad: int) -> tuple[dict, Tensor]:
+    "What is known of each token, a row a turn, by the name of its field; and which are real."
+    def below(x, blank):
+        return _padded([x[turn.row, turn.start:turn.end] for turn in turns], blank)
+
+    known = [name for name in _BLANKS if getattr(r, name) is not None]
+    fields = {name: below(getattr(r, name), _BLANKS[name])[0] for name in known}
+    fields['tokens'], real = below(r.tokens, pad)
+    fields['seg'] = torch.where(real, 0, -1)
+    return fields, real
+
+
 def turn_rows(policy, rollouts):
     """The same episodes with one row a turn, whose prompt is all that went before.
 
-    `traj` is the episode's and `step` the turn; problem, group and reward are the episode's.
+    `traj` is the episode's and `step` the turn; problem, group, origin, reward and its parts are
+    the episode's. What is known of a token goes with it; signals are asked for again.
     """
     r = rollouts
     turns = _turns_of(r.seg)
@@ -208,15 +242,14 @@ def turn_rows(policy, rollouts):
         question = r.prompt_ids[asked][r.prompt_mask[asked]]
         before.append(torch.cat([question, r.tokens[turn.row, :turn.start]]))
     prompt_ids, prompt_mask = _padded(before, policy.pad, left=True)
-    said = [slice(turn.start, turn.end) for turn in turns]
-    tokens, mask = _padded([r.tokens[turn.row, at] for turn, at in zip(turns, said)], policy.pad)
-    logp, _ = _padded([r.logp_behave[turn.row, at] for turn, at in zip(turns, said)], 0.0)
+    fields, real = _cut(r, turns, policy.pad)
     known = [(turn.row, turn.number, turn.is_last) for turn in turns]
-    of, step, is_last = torch.tensor(known, device=tokens.device).T
-    fields = dict(prompt_ids=prompt_ids, prompt_mask=prompt_mask, tokens=tokens, mask=mask)
-    fields.update(group=r.group[of], traj=r.traj[of], step=step, rewards=r.rewards[of])
+    of, step, is_last = torch.tensor(known, device=r.tokens.device).T
+    fields.update(prompt_ids=prompt_ids, prompt_mask=prompt_mask, step=step)
+    fields.update({name: getattr(r, name)[of] for name in ('group', 'traj', 'rewards', 'origin')})
+    fields['components'] = {name: part[of] for name, part in r.components.items()}
     fields['items'] = tuple(r.items[number] for number in r.prompt[of].tolist())
     fields['finished'] = r.finished[of] & is_last.bool()
-    fields['texts'] = policy.decode(tokens, mask)
-    return make_rollouts(prompt=torch.arange(len(of), device=of.device), logp_behave=logp,
+    fields['texts'] = policy.decode(fields['tokens'], real)
+    return make_rollouts(prompt=torch.arange(len(of), device=of.device),
                          temperature=r.temperature, **fields)

@@ -125,6 +125,7 @@ from .protocol import add_task as add_task
 from .protocol import as_task as as_task
 from .protocol import as_verdict as as_verdict
 from .protocol import check_dial as check_dial
+from .protocol import check_share as check_share
 from .protocol import draw_distinct as draw_distinct
 from .protocol import final_answer as final_answer
 from .protocol import in_words as in_words

@@ -12,8 +12,8 @@ import hashlib, math, random, re
 from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
-from .protocol import (Item, Verdict, add_task, check_dial, draw_distinct, final_answer,
-                                   undressed)
+from .protocol import (Item, Verdict, add_task, check_dial, check_share, draw_distinct,
+                                   final_answer, undressed)
 
 # %% ../../nbs/tasks/10_paths.ipynb #4a572387
 _LETTERS = 'abcdefghijklmnopqrstuvwxyz'
@@ -403,7 +403,7 @@ _MAZES = dict(maze=dict(width=4, loops=2, slack=2, steps=3),
 @add_task('path', **_GRAPHS, **_MAZES)
 @dataclass(frozen=True)
 class PathSearch:
-    """PathPuzzle through a small graph or maze.
+    """Paths through a small graph or maze.
 
     nodes: how many nodes a graph has. width: 0 for a graph; else a maze has width x width cells.
     loops: how many edges there are beyond those of a tree.
@@ -420,14 +420,14 @@ class PathSearch:
     thinking: float = 0.7
 
     def __post_init__(self):
+        check_dial('path', width=(self.width, 0, 5))
         check_dial('path', width=(self.width or 3, 3, 5))
         check_dial('path', nodes=(self.nodes, 4, 20), slack=(self.slack, 0, 9))
         places = self.width ** 2 or self.nodes
         most = len(maze_neighbours(self.width)) if self.width else math.comb(self.nodes, 2) - 1
         check_dial('path', loops=(self.loops, 0, min(12, most - places + 1)))
         check_dial('path', steps=(self.steps, 1, max(2, places // 3)))
-        if not 0 <= self.thinking <= 1:
-            raise ValueError(f"path: thinking is a share from 0 to 1, not {self.thinking!r}.")
+        check_share('path', thinking=self.thinking)
 
     def draw(self, rng):
         item = random_path(self, rng)

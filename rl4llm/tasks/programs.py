@@ -537,7 +537,7 @@ def read_run(item: Item, text: str) -> RunRead:
 class StackProgram:
     """Programs for a stack from tests; any that is right for every input counts.
 
-    length: words of the program that makes the problem, from 3 to 15.
+    length: words of the program that makes the problem, from 3 to 15, but not 4.
     inputs: one (x) or two (x y). shown: how many tests are shown, the others are hidden.
     high: its numbers are in 0..high.
     Raises ValueError for a dial that makes no problems.
@@ -550,6 +550,9 @@ class StackProgram:
     def __post_init__(self):
         check_dial('program', length=(self.length, 3, 15), inputs=(self.inputs, 1, 2))
         check_dial('program', shown=(self.shown, 2, 10), high=(self.high, 0, 99))
+        if self.length == 4:
+            raise ValueError("program: whatever four words compute, three compute it, or nearly: "
+                             "take another length.")
 
     def draw(self, rng):
         item = _random_problem(self, rng)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'Item', 'Verdict', 'split_of', 'draw_distinct', 'Task', 'add_task', 'tasks', 'keep_task', 'levels', 'task',
-           'task_of', 'VerifierFailed', 'verdict_of', 'as_verdict', 'in_words', 'as_task', 'check_dial', 'final_answer',
-           'undressed', 'split_steps']
+           'task_of', 'VerifierFailed', 'verdict_of', 'as_verdict', 'in_words', 'as_task', 'check_dial', 'check_share',
+           'final_answer', 'undressed', 'split_steps']
 
 # %% ../../nbs/tasks/00_protocol.ipynb #77e23dca
 import hashlib, importlib, random, re
@@ -15,10 +15,17 @@ from typing import Protocol
 # %% ../../nbs/tasks/00_protocol.ipynb #e96bfc0b
 from ..core.fingerprint import Registry
 from ..core.reward_calls import finite_number, shown
+from ..core.settings_file import is_real, is_whole
 
 # %% ../../nbs/tasks/00_protocol.ipynb #48fc3407
+def _plain(x):
+    "Numbers and arrays of NumPy or PyTorch as Python's own; anything else as it is."
+    return x.tolist() if hasattr(x, 'tolist') else x
+
+
 def _tuples(x):
-    "Lists turned into tuples, at any depth (what JSON took away)."
+    "Lists turned into tuples, at any depth (what JSON took away); numbers are Python's own."
+    x = _plain(x)
     is_list = hasattr(x, '__iter__') and not hasattr(x, 'strip')
     return tuple(map(_tuples, x)) if is_list else x
 
@@ -50,8 +57,10 @@ class Item:
     def prompt(self, style: str | None = None) -> str:
         """The question, 'compact' (tokens of the tiny vocabulary) or 'text' (plain English).
 
-        None: as its task writes it for itself.
+        None: as its task writes it for itself. Raises ValueError for another style.
         """
+        if style not in (None, 'compact', 'text'):
+            raise ValueError(f"the style of a prompt is 'compact' or 'text', not {style!r:.60}.")
         asked = () if style is None else (style,)
         return task_of(self).prompt(self, *asked)
 
@@ -211,7 +220,7 @@ def task(name: str, level: str | None = None, **dial) -> Task:
         if name_of_dial not in known:
             raise ValueError(f"{name} has no dial {name_of_dial!r}; it has: {', '.join(known)}.")
     standard = cls() if level is None else cls.levels[level]
-    return replace(standard, **dial)
+    return replace(standard, **{name: _plain(value) for name, value in dial.items()})
 
 
 def task_of(item: Item) -> Task:
@@ -275,11 +284,22 @@ def as_task(source):
 
 # %% ../../nbs/tasks/00_protocol.ipynb #607e2ccf
 def check_dial(task: str, **ranges: tuple):
-    "Raises ValueError unless each `dial=(value, low, high)` is a whole number in low..high."
+    """Raises ValueError unless each `dial=(value, low, high)` is a whole number in low..high.
+
+    True and false are no numbers here, nor is an array with one number in it.
+    """
     for dial, (value, low, high) in ranges.items():
-        if not hasattr(value, '__index__') or not low <= value <= high:
+        is_number = is_whole(value, low) and not hasattr(value, '__len__')
+        if not is_number or value > high:
             raise ValueError(f"{task}: {dial} is a whole number from {low} to {high}, "
                              f"not {value!r}.")
+
+# %% ../../nbs/tasks/00_protocol.ipynb #7c0ffee1
+def check_share(task: str, **shares: float):
+    "Raises ValueError unless each share is a number from 0 to 1."
+    for dial, value in shares.items():
+        if not is_real(value, 0) or value > 1:
+            raise ValueError(f"{task}: {dial} is a share from 0 to 1, not {value!r}.")
 
 # %% ../../nbs/tasks/00_protocol.ipynb #19d8e8ff
 _ANSWER_LIMIT = 2000

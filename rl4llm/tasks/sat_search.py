@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 # %% ../../nbs/tasks/12_sat_search.ipynb #db474b9f
-from .protocol import Item, final_answer
+from ..core.settings_file import check_whole
+from .protocol import Item, check_share, final_answer
 from .sat import parse_literals, satisfying, write_assignment
 
 # %% ../../nbs/tasks/12_sat_search.ipynb #36c94228
@@ -101,12 +102,17 @@ class Searches:
     ordered: share that guess the variables in the order of the alphabet, others in any order.
     most: after so many backtracks, guesses follow a solution wherever one is left.
     room: words of a thought, at most; a longer one is drawn again with one backtrack less.
+    Raises ValueError for shares outside 0 to 1, and for counts that are no whole numbers.
     """
     silent: float = 0.2
     plain: float = 0.2
     ordered: float = 0.5
     most: int = 5
     room: int = 160
+
+    def __post_init__(self):
+        check_whole('Searches', least=0, most=self.most, room=self.room)
+        check_share('Searches', silent=self.silent, plain=self.plain, ordered=self.ordered)
 
 
 def _forced(clauses, true: set[int]) -> list[SatStep]:
