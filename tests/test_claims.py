@@ -419,7 +419,10 @@ SLOW_AND_FAST = dict(a=([5, 5, 1, 1], 3), b=([6, 6, 2, 2], 2))  # gains 1/8 and 
 
 
 def _asked(minus='r/b', k=8, **fields):
-    return Part(arm='r/a', minus=minus, metric=f'pass@{k}', predicted='higher', level=None, **fields)
+    metric = f'pass@{k}'
+    return Part(
+        arm='r/a', minus=minus, metric=metric, predicted='higher', level=None, **fields
+    )
 
 
 def test_at_equal_pass_1_by_hand():
