@@ -1030,6 +1030,25 @@ def test_few_seeds_get_no_verdict():
     assert (three.differences()['verdict'] == '3 seeds: no verdict yet').all()
 
 
+def test_one_run_is_a_list_of_one_and_occurs_once():
+    run = made_up_run('grpo', 0)
+    alone = compare(run)
+    assert list(alone.counts) == ['base', 'grpo'] and alone.table.equals(compare([run]).table)
+    with pytest.raises(ValueError, match="more than one run of 'grpo' with seed 0"):
+        compare([run, run])
+    with pytest.raises(TypeError, match="was given 'runs', wanted runs"):
+        compare('runs')
+
+
+def test_a_comparison_made_by_hand_has_the_defaults_of_compare():
+    from rl4llm.studies.comparison import Comparison
+
+    made = compare([made_up_run('grpo', seed) for seed in range(3)])
+    bare = Comparison(made.counts, made.ks, made.steps, made.missing, made.task, made.model)
+    assert bare.table.equals(made.table) and bare.differences().equals(made.differences())
+    assert repr(bare) == repr(made)
+
+
 def test_order_of_problems_is_irrelevant():
     plain, order = (
         [made_up_run('grpo', s) for s in range(3)],

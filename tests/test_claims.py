@@ -344,6 +344,7 @@ def test_training_metrics_are_paired_by_seed_by_hand():
         and one['difference'] == 2
         and np.isnan([one['low'], one['high'], one['p']]).all()
     )
+    assert one['luck'] == ()
 
 
 def test_a_training_metric_is_the_mean_of_ten_steps():
@@ -382,6 +383,160 @@ def test_equal_progress_by_hand():
         runs, 0.5
     ) == pytest.approx(0.5 * 6.5 / 24)
     assert equal_progress(runs, 2.0) == pytest.approx(11 / 24)  # where the curve of b ends
+
+
+def _counted_study(arms: dict, *, path=None, **fields):
+    """A stored study of four problems, with eight samples of each at steps 0 and 20.
+
+    arms: name -> (right ones of each problem at the end, seeds). The base has 4, 4, 0 and 0.
+    path: the same, of what was measured on the way; right ones at the end.
+    """
+
+    def evaluation(step, right):
+        same = dict(task='countdown', seed=0, model='m', extras=dict(distinct=[0] * 4))
+        counts = dict(keys=list('0123'), num_samples=[8] * 4, num_correct=right)
+        return dict(step=step, **counts, **same)
+
+    def exam(right):
+        return [evaluation(0, [4, 4, 0, 0]), evaluation(20, right)]
+
+    about = dict(regime='r', lr=1e-4, phase='final', fingerprint='', model='m', weights='')
+    about |= dict(task='t', seconds=0, versions={}, metrics=dict(reward=[0.3] * 20))
+    runs = [
+        dict(arm=arm, seed=seed, evaluations=exam(right), **about)
+        for arm, (right, seeds) in arms.items()
+        for seed in range(seeds)
+    ]
+    for run in runs:
+        if path and run['arm'] in path:
+            run['path'] = exam(path[run['arm']])
+    study = dict(name='counted', question='Which?', steps=20, task=('countdown', 'standard'))
+    study |= dict(tests=[('standard', 4)], path_tests=[('standard', 4)], lrs={'r': [1e-4]})
+    return dict(study=dict(study, arms=list(arms), regimes={'r': {}}, **fields), runs=runs)
+
+
+SLOW_AND_FAST = dict(a=([5, 5, 1, 1], 3), b=([6, 6, 2, 2], 2))  # gains 1/8 and 2/8 of pass@1
+
+
+def _asked(minus='r/b', k=8, **fields):
+    metric = f'pass@{k}'
+    return Part(
+        arm='r/a', minus=minus, metric=metric, predicted='higher', level=None, **fields
+    )
+
+
+def test_at_equal_pass_1_by_hand():
+    """Both arms solve two problems more with eight tries; a has gained half as much by then.
+
+    Both are read at seven tenths of what a has gained."""
+    from rl4llm.atlas.claims import _at_equal_pass_1 as at_equal
+
+    stored = _counted_study(SLOW_AND_FAST)
+    found = at_equal(_asked(), stored, 8)
+    assert found.difference == pytest.approx(0.7 * 0.5 - 0.7 * 0.5 / 2) and found.seeds == 2
+    assert len(found.luck) == 3 and np.isfinite(found.luck).all() and not found.broken
+    alone = at_equal(_asked('base'), stored, 8)
+    assert alone.difference == pytest.approx(0.7 * 0.5) and alone.seeds == 3
+    nobody = at_equal(_asked('r/c'), stored, 8)
+    assert np.isnan(nobody.difference) and nobody[1:] == ((), 0, '')
+    fallen = _counted_study(dict(SLOW_AND_FAST, a=([3, 4, 0, 0], 3)))
+    stuck = at_equal(_asked(), fallen, 8)
+    assert np.isnan(stuck.difference) and (stuck.luck, stuck.seeds) == ((), 0)
+    assert 'never rises' in stuck.broken
+
+
+def test_what_was_measured_on_the_way_is_read_where_all_runs_have_it():
+    "At the end a has gained 1/8 of pass@1, by what was measured on the way 2/8."
+    from rl4llm.atlas.claims import _at_equal_pass_1
+
+    path = dict(a=[6, 6, 2, 2], b=[6, 6, 2, 2])
+
+    def gain(path=path, **fields):
+        stored = _counted_study(SLOW_AND_FAST, path=path, **fields)
+        return _at_equal_pass_1(_asked('base', 1), stored, 1).difference
+
+    assert gain(path_samples=1) == pytest.approx(0.7 * 2 / 8)
+    fewer = [gain(path_samples=0), gain(), gain(dict(b=path['b']), path_samples=1)]
+    assert fewer == pytest.approx([0.7 / 8] * 3)
+
+
+def test_less_gain_is_read_where_too_few_copies_get_that_far(monkeypatch):
+    "The gains that are asked for, if the luck is known from the n-th on."
+    import rl4llm.atlas.claims as module
+
+    stored = _counted_study(SLOW_AND_FAST)
+    for known_from in (1, 2, 3, 4):
+        shares = [0.7, 0.5, 0.3][:known_from]
+        gains = []
+
+        def luck(own, gain, *other, gains=gains, known_from=known_from):
+            gains.extend(gain)
+            variance = 0.01 if len(gains) >= known_from else np.nan
+            return np.array(gain), [(np.array([variance]), 3), (np.array([0.01]), 2)]
+
+        monkeypatch.setattr(module, 'frontier_luck', luck)
+        found = module._at_equal_pass_1(_asked(), stored, 8)
+        assert gains == pytest.approx([share / 8 for share in shares])
+        if known_from < 4:
+            assert found[:3] == (gains[-1], ((0.01, 3), (0.01, 2)), 2)
+        else:
+            assert found[1:3] == ((), 0) and 'too few runs' in found.broken
+
+
+def test_at_the_end_by_hand():
+    "The seeds are those of the arm that has fewer; where an arm is missing there are none."
+    from rl4llm.atlas.claims import _at_the_end
+
+    stored = _counted_study(SLOW_AND_FAST)
+    found = _at_the_end(_asked(k=1), stored, 1)
+    assert found.difference == pytest.approx(3 / 8 - 4 / 8) and found.seeds == 2
+    for runs, minus in (([], 'r/b'), (stored['runs'], 'r/c')):
+        nobody = _at_the_end(_asked(minus, 1), dict(stored, runs=runs), 1)
+        assert np.isnan(nobody.difference) and nobody[1:] == ((), 0, '')
+    ruined = _counted_study(dict(SLOW_AND_FAST, b=([1, 2, 0, 0], 2)))
+    broken = _at_the_end(_asked(k=1), ruined, 1)
+    assert broken[1:3] == ((), 0) and 'fallen apart' in broken.broken
+
+
+def test_the_level_of_a_part_stands_in_its_row():
+    parts = tuple(dataclasses.replace(_asked(k=1), level=level) for level in (None, 'standard'))
+    claim = Claim(name='counted', paper=1, statement='', parts=parts)
+    made = judged_parts(claim, _counted_study(SLOW_AND_FAST))
+    assert made['level'].tolist() == ['all', 'standard']
+
+
+@pytest.mark.parametrize('fields', [{}, dict(acted=[dict(metric='entropy', at_least=0.1)])])
+def test_a_part_has_checks_or_none(fields):
+    from rl4llm.atlas.claims import _read_part
+
+    arms = study_arms('frontier')
+    given = dict(arm=arms[0], minus=arms[1], metric='entropy', predicted='higher', acted=[])
+    part = _read_part(given | fields, 'frontier', 'a part')
+    assert len(part.acted) == len(fields)
+    with pytest.raises(ValueError, match='acted is'):
+        _read_part(given | dict(acted=[3]), 'frontier', 'a part')
+
+
+def test_a_neighbour_turns_a_part_over_beyond_its_error(monkeypatch):
+    "Differences at the smaller and the larger step size, each with an error of .02."
+    import rl4llm.atlas.claims as module
+
+    part = _asked()
+    for here, smaller, larger, turns in (
+        (0.1, 0.1, 0.1, False),
+        (0.1, -0.03, 0.1, True),
+        (0.1, 0.1, -0.03, True),
+        (0.1, -0.02, 0.0, False),  # not beyond its error, and on the border
+        (-0.1, 0.03, -0.1, True),
+        (0.0, 0.1, 0.1, False),  # on neither side itself
+    ):
+        beside = {-1: smaller, 1: larger}
+
+        def measured(part, stored, neighbour, beside=beside):
+            return dict(difference=beside[neighbour], error=0.02)
+
+        monkeypatch.setattr(module, 'measured_part', measured)
+        assert module._turns_over(part, {}, dict(difference=here)) == turns
 
 
 def test_tokens_are_counted_arm_for_arm():
@@ -561,7 +716,8 @@ def test_a_study_that_was_never_run_waits(is_installed, monkeypatch, tmp_path):
     assert claims_table().loc['psr_narrows', 'measured'] == module.why_waiting(claim)
     done = CliRunner().invoke(app, ['claims', 'show', 'psr_narrows'])
     assert 'Empty DataFrame' not in done.output
-    for said in (done.output, module.missing_runs(), why_raised(study.load_study, 'clip_higher')):
+    raised = [why_raised(study.load_study, 'clip_higher'), why_raised(claim_table, claim)]
+    for said in (done.output, module.missing_runs(), *raised):
         assert why in said and ('come with the source tree' in said) == is_installed
 
 

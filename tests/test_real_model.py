@@ -142,6 +142,7 @@ def test_a_policy_has_the_name_of_its_folder_and_what_nobody_says_is_plain(tmp_p
     assert Policy.load(folder).name == 'tiny' and tiny.name == 'tiny-v1'
     plain = Policy(tiny.model, tiny.tokenizer)
     assert (plain.fast, plain.bf16, plain.graphs) == (True, False, False)
+    assert Policy.load('tiny', bf16='auto').bf16 is policy_module.has_fast_bf16('cpu')
     nothing_said = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace()))
     assert Policy.context.fget(nothing_said) == 10**9 and tiny.context == 256
     with pytest.raises(TypeError, match='wanted a Policy'):
