@@ -168,8 +168,7 @@ _MANY_WORLDS = (
 
 add_base('tiny-mix-v1', 'Eight worlds, each a little, learned on top of tiny-think-v1.',
          architecture=_llama(144, 4), mixture=_MANY_WORLDS, steps=1300, batch=96, chunks=6,
-         start='tiny-think-v1', bf16=True, stored='bfloat16', room=256, thoughts={}, searches={},
-         shipped=True);
+         start='tiny-think-v1', bf16=True, stored='bfloat16', room=256, thoughts={}, searches={});
 
 # %% ../../nbs/training/07_pretraining.ipynb #d5911eda
 def demonstrations(spec: BaseSpec, count: int, *, seed: int) -> list[tuple[str, str]]:
