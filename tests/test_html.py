@@ -56,6 +56,11 @@ def shown():
 
         return GradientCheck(EVIL, torch.ones(1, 2), torch.ones(1, 2), torch.ones(1, 2), 2, True)
 
+    def folded():
+        from rl4llm.course.reproduction_lesson import Folded
+
+        return Folded({EVIL: EVIL, 'another': EVIL})
+
     def tree():
         from rl4llm.oracle.tabular import TokenTree
 
@@ -134,6 +139,7 @@ def shown():
         Tree=lambda: importlib.import_module('rl4llm.rollouts').Tree(),
         Claim=claim,
         FullScale=full_scale,
+        Folded=folded,
         Dashboard=dashboard,
         Panel=panel,
         RecipeTable=table,
