@@ -29,8 +29,8 @@ def as_gymnasium(environment: type, items, *, style: str = 'compact'):
     environment: a class. items: the problems it plays. style: how they are put.
     Raises ModuleNotFoundError if `gymnasium` is not installed, ValueError without a problem.
     """
-    items = _some(items)
     gymnasium = import_optional('gymnasium', "an environment in Gymnasium's shape")
+    items = _some(items)
     letters = dict(min_length=0, charset=string.printable)
 
     class TextEnv(gymnasium.Env):

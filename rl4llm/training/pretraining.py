@@ -272,7 +272,8 @@ def new_model(spec: BaseSpec, *, seed: int) -> LlamaForCausalLM:
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
     if spec.start:
-        begun = LlamaForCausalLM.from_pretrained(model_folder(spec.start), dtype=torch.float32)
+        begun = LlamaForCausalLM.from_pretrained(model_folder(spec.start), dtype=torch.float32,
+                                                 trust_remote_code=False)
         model.load_state_dict(begun.state_dict())
     return model
 
