@@ -420,8 +420,8 @@ class PathSearch:
     thinking: float = 0.7
 
     def __post_init__(self):
-        check_dial('path', width=(self.width, 0, 5))
-        check_dial('path', width=(self.width or 3, 3, 5))
+        is_graph = self.width == 0 and self.width is not False
+        check_dial('path', width=(3 if is_graph else self.width, 3, 5))
         check_dial('path', nodes=(self.nodes, 4, 20), slack=(self.slack, 0, 9))
         places = self.width ** 2 or self.nodes
         most = len(maze_neighbours(self.width)) if self.width else math.comb(self.nodes, 2) - 1
