@@ -7813,6 +7813,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'rl4llm/training/pretraining.py'),
                                              'rl4llm.training.pretraining._spec_to_train': ( 'training/pretraining.html#_spec_to_train',
                                                                                              'rl4llm/training/pretraining.py'),
+                                             'rl4llm.training.pretraining._weights_to_begin_with': ( 'training/pretraining.html#_weights_to_begin_with',
+                                                                                                     'rl4llm/training/pretraining.py'),
                                              'rl4llm.training.pretraining.add_base': ( 'training/pretraining.html#add_base',
                                                                                        'rl4llm/training/pretraining.py'),
                                              'rl4llm.training.pretraining.base_spec': ( 'training/pretraining.html#base_spec',

@@ -285,7 +285,7 @@ def test_dials_that_make_no_problems_are_refused_at_once():
     for arms in (0, 1, 6, None, '3'):
         with pytest.raises(ValueError, match='bandit: arms is a whole number from 2 to 5'):
             task('bandit', arms=arms)
-    with pytest.raises(ValueError, match='program: whatever four words compute'):
+    with pytest.raises(ValueError, match='program: length 4 makes no problems'):
         task('program', length=4)
     for thinking in (-0.1, 1.1, float('nan'), None, 'x', [0.5], True):
         with pytest.raises(ValueError, match='path: thinking is a share from 0 to 1'):

@@ -385,6 +385,15 @@ def interval_of(d, s, p, rows=None, columns=None):
     return band_of(d, (s**2 * over_rows + p**2 * over_columns) ** 0.5)
 
 
+def with_errors(squared):
+    "8.7 with squared errors of the mean from the means of rows, or of columns, and the whole."
+    return lambda d, s, p: interval_of(d, s, p, squared(d.mean(1), d), squared(d.mean(0), d.T))
+
+
+def variance_by_numpy(means, d):
+    return np.var(means.numpy()) / len(means)
+
+
 def half_of(d, s, p):
     return interval_of(d, s, p)[2] - d.mean()
 
@@ -939,38 +948,10 @@ SLIPS = [
     ('8.7', 'halved', lambda d, s, p: band_of(d, half_of(d, s, p) / 2), 'half the width'),
     ('8.7', 'sign', lambda d, s, p: -interval_of(d, s, p), 'sign'),
     ('8.7', '1.96', lambda d, s, p: interval_of(d, 1.96, 1.96), '1.96'),
-    (
-        '8.7',
-        'numpy',
-        lambda d, s, p: interval_of(
-            d, s, p, np.var(d.mean(1).numpy()) / len(d), np.var(d.mean(0).numpy()) / d.shape[1]
-        ),
-        'n - 1',
-    ),
-    (
-        '8.7',
-        'numbers exchanged',
-        lambda d, s, p: interval_of(
-            d, s, p, d.mean(1).var() / d.shape[1], d.mean(0).var() / d.shape[0]
-        ),
-        'numbers are exchanged',
-    ),
-    (
-        '8.7',
-        'root of n',
-        lambda d, s, p: interval_of(
-            d, s, p, d.mean(1).var() / d.shape[0] ** 0.5, d.mean(0).var() / d.shape[1] ** 0.5
-        ),
-        'the root of n',
-    ),
-    (
-        '8.7',
-        'inside',
-        lambda d, s, p: interval_of(
-            d, s, p, d.var(1).mean() / d.shape[0], d.var(0).mean() / d.shape[1]
-        ),
-        'inside each row',
-    ),
+    ('8.7', 'numpy', with_errors(variance_by_numpy), 'n - 1'),
+    ('8.7', 'numbers exchanged', with_errors(lambda m, d: m.var() * len(m) / d.numel()), 'exchanged'),
+    ('8.7', 'root of n', with_errors(lambda m, d: m.var() / len(m) ** 0.5), 'the root of n'),
+    ('8.7', 'inside', with_errors(lambda m, d: d.var(1).mean() / len(m)), 'inside each row'),
     ('8.7', 'floats joined', lambda d, s, p: torch.stack([1.0, 2.0, 3.0]), 'torch.tensor'),
     ('8.8', 'strictly', lambda e, s, t: first_n(lambda n: t[n] * s / n**0.5 < e), 'exactly'),
     ('8.8', 't[n + 1]', lambda e, s, t: first_n(lambda n: t[n + 1] * s / n**0.5 <= e), 't[n + 1]'),

@@ -8,8 +8,7 @@ __all__ = ['DONE', 'UNKNOWN', 'UNFIT', 'NOTHING', 'CALL', 'RESULT', 'TURN', 'too
 
 # %% ../../nbs/environments/00_environment.ipynb #f0c3689d
 import functools, inspect, json, operator, random
-import typing
-from typing import NamedTuple, get_args, get_origin, get_type_hints
+from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 # %% ../../nbs/environments/00_environment.ipynb #ca3546cc
 from ..core.settings_file import is_whole
@@ -54,7 +53,7 @@ def _fitted(value, kind):
     if kind is int and isinstance(value, bool): raise wrong
     if kind is int: return operator.index(value)
     if kind is str and not isinstance(value, str): raise wrong
-    if get_origin(kind) is typing.Literal and value not in get_args(kind): raise wrong
+    if get_origin(kind) is Literal and value not in get_args(kind): raise wrong
     return value
 
 # %% ../../nbs/environments/00_environment.ipynb #bbbc5839

@@ -551,8 +551,8 @@ class StackProgram:
         check_dial('program', length=(self.length, 3, 15), inputs=(self.inputs, 1, 2))
         check_dial('program', shown=(self.shown, 2, 10), high=(self.high, 0, 99))
         if self.length == 4:
-            raise ValueError("program: whatever four words compute, three compute it, or nearly: "
-                             "take another length.")
+            raise ValueError("program: length 4 makes no problems, since fewer words nearly always "
+                             "compute the same: take another length.")
 
     def draw(self, rng):
         item = _random_problem(self, rng)

@@ -166,7 +166,7 @@ _MANY_WORLDS = (
     ('lock', {'depth': 4}, .01),
 )
 
-add_base('tiny-mix-v1', 'Eight worlds, each a little, learned on top of tiny-think-v1.',
+add_base('tiny-mix-v1', 'A trial: eight tasks on top of tiny-think-v1; it learns some of them.',
          architecture=_llama(144, 4), mixture=_MANY_WORLDS, steps=1300, batch=96, chunks=6,
          start='tiny-think-v1', bf16=True, stored='bfloat16', room=256, thoughts={}, searches={});
 
@@ -262,7 +262,7 @@ def _batch_loader(spec: BaseSpec, *, seed: int, steps: int, first: int = 0,
 def new_model(spec: BaseSpec, *, seed: int) -> LlamaForCausalLM:
     """A Llama with the tiny vocabulary: freshly initialised, or as the base it starts from.
 
-    Leaves the global random state as it was.
+    Leaves the global random state as it was. Raises ValueError for a start that does not fit.
     """
     special = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
     own = dict(rl4llm_style='compact', **(dict(rl4llm_room=spec.room) if spec.room else {}))
@@ -272,10 +272,20 @@ def new_model(spec: BaseSpec, *, seed: int) -> LlamaForCausalLM:
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
     if spec.start:
-        begun = LlamaForCausalLM.from_pretrained(model_folder(spec.start), dtype=torch.float32,
-                                                 trust_remote_code=False)
-        model.load_state_dict(begun.state_dict())
+        model.load_state_dict(_weights_to_begin_with(spec, config))
     return model
+
+def _weights_to_begin_with(spec: BaseSpec, config: LlamaConfig) -> dict[str, Tensor]:
+    "Those of the base `spec.start`. Raises ValueError if its architecture is another one."
+    folder = model_folder(spec.start)
+    begun = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+    for name in spec.architecture:
+        here = getattr(config, name)
+        there = getattr(begun.config, name)
+        if here != there:
+            raise ValueError(f"{spec.name} is to begin as {spec.start}, whose {name} is {there}, "
+                             f"not {here}: give it the same architecture, or another start.")
+    return begun.state_dict()
 
 def lr_at(spec: BaseSpec, step: int, steps: int) -> float:
     """Learning rate of a step: linear warm-up, constant, linear decay to 0.
