@@ -85,11 +85,13 @@ from .pretraining import card_rows as card_rows
 from .pretraining import card_table as card_table
 from .pretraining import completion_loss as completion_loss
 from .pretraining import demonstrations as demonstrations
+from .pretraining import drills_at as drills_at
 from .pretraining import encode_pairs as encode_pairs
 from .pretraining import lr_at as lr_at
 from .pretraining import make_batch as make_batch
 from .pretraining import new_model as new_model
 from .pretraining import pretrain as pretrain
+from .pretraining import recall_drill as recall_drill
 from .pretraining import supervised_step as supervised_step
 from .real_models import GROUP as GROUP
 from .real_models import for_text as for_text
