@@ -9,7 +9,7 @@ and answers that break one rule only, such as a number used twice on the way to 
     python tests/fuzz.py --count 1000000 --seed 0 --store   a million, stored (make fuzz)
 """
 
-import argparse, hashlib, itertools, json, math, platform, random, sys, time, unicodedata
+import argparse, hashlib, itertools, json, math, platform, random, re, sys, time, unicodedata
 from collections import Counter
 from fractions import Fraction
 from functools import cache
@@ -351,6 +351,57 @@ def lock_rule(item, text):
     return Rule(right, right)
 
 
+# -- the rules of wishes
+
+SHORT = "cat dog bird tree house|happy sad red blue green big good bad|up down left right".split('|')
+NOUN, HOW, WHERE = (f"({'|'.join(words.split())})" for words in SHORT)
+CALLED = '[bcdefghjklmnpqrstuvwxy]'
+SENTENCE = re.compile(
+    f'({CALLED}|the ({HOW} )?{NOUN}) '
+    f'(runs( {WHERE})?|sees ({CALLED}|the {NOUN})|(is|was)( not)? {HOW})'
+)
+SOUNDS = ('tree b c d e g p t v', 'blue q u w', 'j k', 'sad bad')
+
+
+def sentences_in(part):
+    "The sentences of a text, None if one of them is none."
+    low = ''.join(chr(ord(x) + 32) if 'A' <= x <= 'Z' else x for x in part)
+    lines = [' '.join(pieces_of(line)) for line in low.split('.')]
+    if lines.pop() or not all(SENTENCE.fullmatch(line) for line in lines):
+        return None
+    return [line.split(' ') for line in lines]
+
+
+def wish_holds(wish, lines):
+    "One wish, from its words."
+    kind, *about = wish
+    words = [word for line in lines for word in line]
+    ends, verbs = [line[-1] for line in lines], 'runs sees is was'.split()
+    said = [next(word for word in line if word in verbs) for line in lines]
+    glad = sum(word in ('happy', 'good') for word in words)
+    low = sum(word in ('sad', 'bad') for word in words)
+    return {
+        'avoid': lambda: words.count(about[0]) == 0,
+        'mention': lambda: words.count(about[0]) > 0,
+        'words': lambda: about[0] <= len(words) <= about[1],
+        'mood': lambda: glad > low if about[0] == 'happy' else low > glad,
+        'before': lambda: set(about) <= {*words} and words.index(about[0]) < words.index(about[1]),
+        'rhyme': lambda: any({*ends} <= {*sound.split()} for sound in SOUNDS),
+        'turn': lambda: not any(a == b for a, b in itertools.pairwise(said)),
+    }[kind]()
+
+
+def wishes_rule(item, text):
+    "So many sentences, each of the grammar, and every wish holds."
+    count, wishes = item.data
+    part = answer_part(text)
+    lines = None if part is None else sentences_in(part)
+    if lines is None or len(lines) != count:
+        return Rule(False, False)
+    right = all(wish_holds([x for x in wish if x != ''], lines) for wish in wishes)
+    return Rule(right, right)
+
+
 # -- the rules of own data: a number in any way of writing it, or the same words
 
 PRICES = '$€£'
@@ -657,7 +708,7 @@ def episode_rule(item, text):
 OWN = 'fuzz own'
 RULES = dict(countdown=countdown_rule, modular=modular_rule, sat=sat_rule)
 RULES |= dict(sequence=sequence_rule, lookup=lookup_rule, path=path_rule)
-RULES |= dict(program=program_rule, lock=lock_rule)
+RULES |= dict(program=program_rule, lock=lock_rule, wishes=wishes_rule)
 RULES |= dict.fromkeys(WORLDS, episode_rule)
 RULES[OWN] = own_rule
 
@@ -957,6 +1008,25 @@ def lock_problem(rng, item, solutions):
     return Problem(item, right, near)
 
 
+def wishes_problem(rng, item, solutions):
+    "Near: one word another, sentences in another order, too few, too many, a heap of words."
+    right = [*solutions, *(text.replace(' .', '.').replace('. ', '.\n') for text in solutions)]
+    right += [text.capitalize() for text in solutions]
+    stock = [word for words in SHORT for word in words.split()] + list('bcjkqryz')
+    stock += 'the not is was sees runs and a i .'.split()
+    near = []
+    for text in solutions:
+        lines = text.split(' .')[:-1]
+        near += [' .'.join(lines), ' .'.join([*lines[::-1], '']), ' .'.join([*lines, lines[0], ''])]
+        near += [' .'.join([*lines[1:], '']), text + ' .', text.replace(' .', ' ;')]
+        near += [' '.join(word for word in text.split() if word not in ('the', 'is', 'sees'))]
+        for _ in range(4):
+            words = text.split()
+            words[rng.randrange(len(words))] = rng.choice(stock)
+            near.append(' '.join(words))
+    return Problem(item, right, near)
+
+
 RESULT = ('<result>', '</result>')
 
 
@@ -1024,11 +1094,12 @@ def own_problem(rng, item):
 
 MAKERS = dict(countdown=countdown_problem, modular=modular_problem, sat=sat_problem)
 MAKERS |= dict(sequence=sequence_problem, lookup=lookup_problem, path=path_problem)
-MAKERS |= dict(program=program_problem, lock=lock_problem)
+MAKERS |= dict(program=program_problem, lock=lock_problem, wishes=wishes_problem)
 MAKERS |= dict.fromkeys(WORLDS, episode_problem)
 DIALS = dict(
     program=[dict(length=9, inputs=2, shown=3, high=5), dict(length=5, high=99, shown=8)],
     lock=[dict(depth=12, letters=8), dict(depth=1, letters=2)],
+    wishes=[dict(wishes=10, sentences=5, kinds=7, slack=20), dict(wishes=1, sentences=1, slack=0)],
     modular=[dict(length=12, modulus=99), dict(length=1, modulus=3)],
     sat=[dict(variables=12, clauses=30), dict(variables=2, clauses=3, literals=2)],
     countdown=[dict(numbers=5, ops='+-*/', max_value=9999, low=0), dict(numbers=2)],

@@ -49,6 +49,7 @@ from rl4llm.tasks import (
 from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
 
 NAMES = ['countdown', 'modular', 'sat', 'sequence', 'lookup', 'path', 'program', 'lock']
+NAMES += ['wishes']
 CASES = [(name, level) for name in NAMES for level in levels(name)]
 SLOW = [('countdown', 'extreme'), ('program', 'extreme')]  # problems take long to find
 CHEAP = [case for case in CASES if case not in SLOW]
@@ -70,7 +71,7 @@ def some(name, level, seed=0):
 
 def reference(item, text):
     "A second, deliberately different reading of each task's rule: does this text answer the item?"
-    if item.task in ('program', 'lock'):
+    if item.task in ('program', 'lock', 'wishes'):
         return rule_of(item, text).required
     tags = re.findall(r'</?answer>', text)
     if tags:
@@ -263,7 +264,7 @@ def test_samples_are_distinct_deterministic_and_split(name, level):
 
 
 DIALS = ['sequence', 'lookup', 'path', 'program', 'lock', 'calculator', 'knowledge', 'key_door']
-DIALS += ['form', 'bandit']
+DIALS += ['form', 'bandit', 'wishes']
 
 
 @pytest.mark.parametrize('name', DIALS)
