@@ -171,8 +171,15 @@ def sentences_text(sentences) -> str:
 
 # %% ../../nbs/tasks/14_wishes.ipynb #06ea0751
 def wishes_of(item: Item) -> list[Wish]:
-    "The wishes of an item, in the order in which they are told."
-    return [Wish(*wish) for wish in item.data[1]]
+    """The wishes of an item, in the order in which they are told.
+
+    Raises ValueError for a kind that there is not.
+    """
+    wishes = [Wish(*wish) for wish in item.data[1]]
+    for wish in wishes:
+        if wish.kind not in KINDS:
+            raise ValueError(f"a wish is one of {', '.join(KINDS)}, not {wish.kind!r:.60}.")
+    return wishes
 
 
 def _name(wish: Wish) -> str:
