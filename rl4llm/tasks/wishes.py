@@ -292,8 +292,8 @@ class Solutions(NamedTuple):
 
 
 def _ways_on(behind: np.ndarray, ways: np.ndarray) -> np.ndarray:
-    "Ways from where each group leads, 0 where all is lost."
-    return np.where(behind >= 0, ways[behind], 0)
+    "Ways from where each group leads; 0, at place -1, where all is lost."
+    return np.append(ways, 0)[behind]
 
 # %% ../../nbs/tasks/14_wishes.ipynb #9ab38fb0
 def _onwards(states: np.ndarray, tables, marks: np.ndarray):
@@ -346,7 +346,7 @@ def wish_solutions(item: Item) -> Solutions:
     "All texts that fulfil an item: their number is exact, and they can be drawn from."
     return _solutions(item.data)
 
-# %% ../../nbs/tasks/14_wishes.ipynb #946a1165
+# %% ../../nbs/tasks/14_wishes.ipynb #afa0f582
 def _reach(pairs: set) -> set:
     "All pairs (a, b) such that a comes before b, directly or by way of others."
     found = set(pairs)
@@ -410,7 +410,7 @@ def wishes_key(item: Item) -> str:
     if item.data[0] == 1: return f'wishes|1|{_listed(item)}'
     return f"wishes|{item.data[0]}|{'|'.join(map(_name, plain_wishes(item)))}"
 
-# %% ../../nbs/tasks/14_wishes.ipynb #f287a333
+# %% ../../nbs/tasks/14_wishes.ipynb #ac92625f
 _MOST = dict(avoid=3, words=1, mention=3, mood=1, before=2, rhyme=1, turn=1)
 
 
@@ -459,7 +459,7 @@ def _read_off(kind: str, sentences, free: list[str], slack: int, rng) -> Wish | 
     picked = sorted(rng.sample(range(len(there)), wanted))
     return Wish(kind, *(there[i] for i in picked))
 
-# %% ../../nbs/tasks/14_wishes.ipynb #53cbebfb
+# %% ../../nbs/tasks/14_wishes.ipynb #75fbb155
 def _random_kinds(dial, count: int, rng: random.Random) -> list[str]:
     "The kinds of the wishes of one problem; what needs two sentences is not asked of one."
     pool = [kind for kind in KINDS[:dial.kinds] for _ in range(_MOST[kind])]
@@ -498,7 +498,7 @@ def wishes_difficulty(item: Item) -> float:
     "Bits: what each wish rules out on its own, added up."
     return sum(_bits(wish, item.data[0]) for wish in wishes_of(item))
 
-# %% ../../nbs/tasks/14_wishes.ipynb #0f44ad85
+# %% ../../nbs/tasks/14_wishes.ipynb #4949c716
 _SIGNS = dict(avoid='- {0}', words='{0} to {1}', mention='+ {0}', mood='{0} > {2}',
               before='{0} -> {1}', rhyme='. = .', turn='sees or runs')
 _IN_WORDS = dict(
@@ -538,7 +538,7 @@ def prompt_wishes(item: Item, style: str = 'compact') -> str:
     many = 'one sentence' if count == 1 else f'{count} sentences'
     return _WISHES_TEXT.format(count=many, wishes='\n'.join(lines), **named)
 
-# %% ../../nbs/tasks/14_wishes.ipynb #da5ca1ff
+# %% ../../nbs/tasks/14_wishes.ipynb #6873949a
 @add_task('wishes', easy=dict(wishes=2, sentences=2, kinds=2, slack=6), standard={},
           hard=dict(wishes=5, sentences=3, kinds=7, slack=3),
           extreme=dict(wishes=8, sentences=4, kinds=7, slack=1))
