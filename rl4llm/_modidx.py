@@ -7571,6 +7571,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'rl4llm/tasks/small_corpus.py'),
                                            'rl4llm.tasks.small_corpus.Document': ( 'tasks/small_corpus.html#document',
                                                                                    'rl4llm/tasks/small_corpus.py'),
+                                           'rl4llm.tasks.small_corpus.Document.aloud': ( 'tasks/small_corpus.html#document.aloud',
+                                                                                         'rl4llm/tasks/small_corpus.py'),
                                            'rl4llm.tasks.small_corpus.Document.text': ( 'tasks/small_corpus.html#document.text',
                                                                                         'rl4llm/tasks/small_corpus.py'),
                                            'rl4llm.tasks.small_corpus.Follows': ( 'tasks/small_corpus.html#follows',

@@ -353,7 +353,7 @@ def lock_rule(item, text):
 
 # -- the rules of wishes
 
-SHORT = "cat dog bird tree house|happy sad red blue green big good bad|up down left right".split('|')
+SHORT = ('cat dog bird tree house', 'happy sad red blue green big good bad', 'up down left right')
 NOUN, HOW, WHERE = (f"({'|'.join(words.split())})" for words in SHORT)
 CALLED = '[bcdefghjklmnpqrstuvwxy]'
 SENTENCE = re.compile(

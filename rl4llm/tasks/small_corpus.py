@@ -227,6 +227,14 @@ class Document(NamedTuple):
     def text(self) -> str:
         return ' ; '.join(self.segments)
 
+    @property
+    def aloud(self) -> str:
+        "The text with each thought in its tags, before the segment that follows."
+        pairs = zip(self.thoughts, self.segments)
+        told = [f'<think> {thought} </think> {segment}' if thought else segment
+                for thought, segment in pairs]
+        return ' ; '.join(told)
+
 
 def _drawn(world, slot: str, asides: int, rng: random.Random) -> str:
     "A random segment for a place."
@@ -238,7 +246,12 @@ def _drawn(world, slot: str, asides: int, rng: random.Random) -> str:
 
 
 def document(rng: random.Random, corpus: Corpus = Corpus(), start: tuple = ()) -> Document:
-    "A random document that begins with the segments `start`."
+    """A random document that begins with the segments `start`.
+
+    Raises ValueError if no document of the corpus begins so.
+    """
+    if start:
+        _world_after(start, corpus)
     parts = []
     world = None
     while (slot := corpus.slot(len(parts))) != 'end':
