@@ -9,7 +9,7 @@ and answers that break one rule only, such as a number used twice on the way to 
     python tests/fuzz.py --count 1000000 --seed 0 --store   a million, stored (make fuzz)
 """
 
-import argparse, hashlib, itertools, json, math, platform, random, sys, time, unicodedata
+import argparse, hashlib, itertools, json, math, platform, random, re, sys, time, unicodedata
 from collections import Counter
 from fractions import Fraction
 from functools import cache
@@ -351,6 +351,125 @@ def lock_rule(item, text):
     return Rule(right, right)
 
 
+# -- the rules of wishes
+
+SHORT = ('cat dog bird tree house', 'happy sad red blue green big good bad', 'up down left right')
+NOUN, HOW, WHERE = (f"({'|'.join(words.split())})" for words in SHORT)
+CALLED = '[bcdefghjklmnpqrstuvwxy]'
+SENTENCE = re.compile(
+    f'({CALLED}|the ({HOW} )?{NOUN}) '
+    f'(runs( {WHERE})?|sees ({CALLED}|the {NOUN})|(is|was)( not)? {HOW})'
+)
+SOUNDS = ('tree b c d e g p t v', 'blue q u w', 'j k', 'sad bad')
+
+
+def sentences_in(part):
+    "The sentences of a text, None if one of them is none."
+    low = ''.join(chr(ord(x) + 32) if 'A' <= x <= 'Z' else x for x in part)
+    lines = [' '.join(pieces_of(line)) for line in low.split('.')]
+    if lines.pop() or not all(SENTENCE.fullmatch(line) for line in lines):
+        return None
+    return [line.split(' ') for line in lines]
+
+
+def wish_holds(wish, lines):
+    "One wish, from its words."
+    kind, *about = wish
+    words = [word for line in lines for word in line]
+    ends, verbs = [line[-1] for line in lines], 'runs sees is was'.split()
+    said = [next(word for word in line if word in verbs) for line in lines]
+    glad = sum(word in ('happy', 'good') for word in words)
+    low = sum(word in ('sad', 'bad') for word in words)
+    return {
+        'avoid': lambda: words.count(about[0]) == 0,
+        'mention': lambda: words.count(about[0]) > 0,
+        'words': lambda: about[0] <= len(words) <= about[1],
+        'mood': lambda: glad > low if about[0] == 'happy' else low > glad,
+        'before': lambda: set(about) <= {*words} and words.index(about[0]) < words.index(about[1]),
+        'rhyme': lambda: any({*ends} <= {*sound.split()} for sound in SOUNDS),
+        'turn': lambda: not any(a == b for a, b in itertools.pairwise(said)),
+    }[kind]()
+
+
+def wishes_rule(item, text):
+    "So many sentences, each of the grammar, and every wish holds."
+    count, wishes = item.data
+    part = answer_part(text)
+    lines = None if part is None else sentences_in(part)
+    if lines is None or len(lines) != count:
+        return Rule(False, False)
+    right = all(wish_holds([x for x in wish if x != ''], lines) for wish in wishes)
+    return Rule(right, right)
+
+
+# -- the rules of stories
+
+
+def what_all_have(told):
+    "Who has what at the end, things by name and numbers as numbers."
+    have = {}
+    for words in told:
+        who, verb, *rest = words
+        if verb == 'with':
+            have[who] = plain_number(rest[0]) if len(rest) == 1 else rest[1]
+        elif verb == 'and':
+            have[who], have[rest[0]] = have[rest[0]], have[who]
+        elif verb in ('+', '-'):
+            have[who] += int(verb + rest[0])
+        elif verb == 'to':
+            have[who] -= int(rest[1])
+            have[rest[0]] += int(rest[1])
+    return have
+
+
+def is_left(told, one, other):
+    "Whether a chain of neighbours leads from one to the other, to the right."
+    beside = {(a, b) if side == 'left' else (b, a) for a, side, _, b in told if side in SIDES}
+    reached = {one}
+    while other not in reached:
+        more = {b for a, b in beside if a in reached} - reached
+        if not more:
+            return False
+        reached |= more
+    return True
+
+
+SIDES = {'left': 'right', 'right': 'left'}
+
+
+def story_sayings(item):
+    "What may be said, in all words that count."
+    told = [segment.split() for segment in item.data[:-1]]
+    one, other = (item.data[-1].split() + [None])[::2]
+    if other is not None:
+        side = 'left' if is_left(told, one, other) else 'right'
+        both = [f'{one} HERE {side} of {other}', f'{other} HERE {SIDES[side]} of {one}']
+        links = ('HERE ', ''), ('HERE', 'is'), ('HERE', 'is to the')
+        links += (('HERE', 'stands'), ('HERE', 'stands to the'))
+        return {text.replace(*link) for text in both for link in links}
+    has = what_all_have(told)[one]
+    names = [has, f'the {has}'] if isinstance(has, str) else [str(has), f'{has} stones']
+    names += ['1 stone'] if has == 1 else []
+    said = set()
+    for name in names:
+        said |= {f'{one} {verb} {name}' for verb in ('with', 'is with', 'has')}
+        said |= {f'{name} {verb} {one}' for verb in ('with', 'is with')}
+    return said
+
+
+def story_rule(item, text):
+    "What follows, in any words that say it."
+    part = answer_part(text)
+    if part is None:
+        return Rule(False, False)
+
+    def right(part):
+        low = ''.join(chr(ord(x) + 32) if 'A' <= x <= 'Z' else x for x in part)
+        return ' '.join(pieces_of(low)) in story_sayings(item)
+
+    return Rule(right(part), right(part) or right(bare(part)))
+
+
 # -- the rules of own data: a number in any way of writing it, or the same words
 
 PRICES = '$€£'
@@ -657,7 +776,7 @@ def episode_rule(item, text):
 OWN = 'fuzz own'
 RULES = dict(countdown=countdown_rule, modular=modular_rule, sat=sat_rule)
 RULES |= dict(sequence=sequence_rule, lookup=lookup_rule, path=path_rule)
-RULES |= dict(program=program_rule, lock=lock_rule)
+RULES |= dict(program=program_rule, lock=lock_rule, wishes=wishes_rule, story=story_rule)
 RULES |= dict.fromkeys(WORLDS, episode_rule)
 RULES[OWN] = own_rule
 
@@ -957,6 +1076,48 @@ def lock_problem(rng, item, solutions):
     return Problem(item, right, near)
 
 
+def wishes_problem(rng, item, solutions):
+    "Near: one word another, sentences in another order, too few, too many, a heap of words."
+    right = [*solutions, *(text.replace(' .', '.').replace('. ', '.\n') for text in solutions)]
+    right += [text.capitalize() for text in solutions]
+    stock = [word for words in SHORT for word in words.split()] + list('bcjkqryz')
+    stock += 'the not is was sees runs and a i .'.split()
+    near = []
+    for text in solutions:
+        lines = text.split(' .')[:-1]
+        near += [' .'.join(lines), ' .'.join([*lines[::-1], '']), ' .'.join([*lines, lines[0], ''])]
+        near += [' .'.join([*lines[1:], '']), text + ' .', text.replace(' .', ' ;')]
+        near += [' '.join(word for word in text.split() if word not in ('the', 'is', 'sees'))]
+        for _ in range(4):
+            words = text.split()
+            words[rng.randrange(len(words))] = rng.choice(stock)
+            near.append(' '.join(words))
+    return Problem(item, right, near)
+
+
+def story_problem(rng, item, solutions):
+    "Near: what was so before, what is so for others, the other side, a number more or less."
+    said = answer_of(solutions[0])
+    words = said.split()
+    sayings = sorted(story_sayings(item))
+    right = [*solutions, *sayings, *(f'{OPEN} {s.capitalize()} {CLOSE}' for s in sayings)]
+    right += [f'<think> b cat ; b left d </think> {OPEN} {said} {CLOSE}', said.replace(' ', '\n')]
+    near = [segment for segment in item.data if segment != said]
+    near += [solutions[0].partition('</think>')[0], said.replace('the ', 'the the '), said[2:]]
+    near += [f'{said} {words[-1]}', f'{said} ; {said}', f'x = {said}', f'not {said}', f'{said}0']
+    names = 'b c d e f g cat dog bird tree house 0 1 2 3 4 5 left right with the of is'.split()
+    for text in [said, *rng.sample(sayings, 4)]:
+        for _ in range(3):
+            other = text.split()
+            other[rng.randrange(len(other))] = rng.choice(names)
+            near.append(' '.join(other))
+        near += [' '.join(text.split()[::-1]), text.replace('left', 'right'), f'{text} stones']
+        near += [f'{text.split()[-1]} {" ".join(text.split()[1:-1])} {text[0]}']
+    near = [text for text in near if not story_rule(item, text).required]
+    tagged = [f'{OPEN} {n} {CLOSE}' if OPEN not in n and rng.random() < 0.5 else n for n in near]
+    return Problem(item, right, tagged)
+
+
 RESULT = ('<result>', '</result>')
 
 
@@ -1024,11 +1185,14 @@ def own_problem(rng, item):
 
 MAKERS = dict(countdown=countdown_problem, modular=modular_problem, sat=sat_problem)
 MAKERS |= dict(sequence=sequence_problem, lookup=lookup_problem, path=path_problem)
-MAKERS |= dict(program=program_problem, lock=lock_problem)
+MAKERS |= dict(program=program_problem, lock=lock_problem, wishes=wishes_problem)
+MAKERS |= dict(story=story_problem)
 MAKERS |= dict.fromkeys(WORLDS, episode_problem)
 DIALS = dict(
     program=[dict(length=9, inputs=2, shown=3, high=5), dict(length=5, high=99, shown=8)],
     lock=[dict(depth=12, letters=8), dict(depth=1, letters=2)],
+    story=[dict(facts=5, changes=16, distance=4, asides=60), dict(changes=0, distance=1)],
+    wishes=[dict(wishes=10, sentences=5, kinds=7, slack=20), dict(wishes=1, sentences=1, slack=0)],
     modular=[dict(length=12, modulus=99), dict(length=1, modulus=3)],
     sat=[dict(variables=12, clauses=30), dict(variables=2, clauses=3, literals=2)],
     countdown=[dict(numbers=5, ops='+-*/', max_value=9999, low=0), dict(numbers=2)],

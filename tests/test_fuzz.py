@@ -8,6 +8,7 @@ from fuzz import OWN, RULES, outcome, rule_of, timed
 from rl4llm.tasks import Item, Verdict, task_from, tasks
 from rl4llm.tasks import countdown as C, modular as M, own_data as O, protocol as P, sat as S
 from rl4llm.tasks import lock as K, lookup as L, paths as G, programs as R, sequences as Q
+from rl4llm.tasks import small_corpus as T, wishes as W
 
 COUNT = 10_000 * len(RULES)  # ten thousand a world
 
@@ -54,6 +55,11 @@ WAY = Item('path', (0, ROADS, 'a', 'd', 3))
 SHORTEST = Item('path', (0, ROADS, 'd', 'a', 0))
 PROGRAM = Item('program', ('xy', 'x y -', ((1, 2), (7, 3))))
 LOCK = Item('lock', ('dmt', 'mdt', 60))
+PAIR = Item('wishes', (2, (('mention', 'cat'), ('before', 'b', 'red'), ('words', 6, 9))))
+RHYME = Item('wishes', (2, (('rhyme',), ('turn',), ('mood', 'sad'), ('avoid', 'dog'))))
+SWAP = Item('story', ('b with the cat', 'd with the dog', 'b and d', 'the tree is red', 'b ?'))
+STONES = Item('story', ('b with 3', 'd with 0', 'b + 2', 'b to d 4', 'b ?'))
+ROW = Item('story', ('d left of e', 'd right of b', 'b ? e'))
 
 
 @pytest.mark.parametrize(
@@ -140,6 +146,37 @@ LOCK = Item('lock', ('dmt', 'mdt', 60))
         (WAY, 'a e d ->', False),
         (SHORTEST, 'd e a', True),
         (SHORTEST, 'd c b a', False),
+        (PAIR, 'b sees the cat . the red dog runs .', True),
+        (PAIR, '<think> b </think> <answer> B sees the cat.\nThe red dog runs. </answer>', True),
+        (PAIR, 'the red dog runs . b sees the cat .', False),
+        (PAIR, 'b sees the cat . the red dog runs', False),
+        (PAIR, 'b sees the cat . the red dog runs . .', False),
+        (PAIR, 'b sees the cat . red runs .', False),
+        (PAIR, 'b sees a cat . the red dog runs .', False),
+        (PAIR, 'b is red . the cat runs . b runs .', False),
+        (PAIR, 'b is red . the cat runs .', True),
+        (PAIR, 'b is not red . the big cat is not good .', False),
+        (RHYME, 'the bad cat sees the tree . x runs . ', False),
+        (RHYME, 'the bad cat was sad . the bird is bad .', True),
+        (RHYME, 'the bad cat is sad . the bird is bad .', False),
+        (RHYME, 'the bad cat sees the tree . the bird is blue .', False),
+        (SWAP, '<think> x </think> <answer> b with the dog </answer>', True),
+        (SWAP, 'The dog is with b.', True),
+        (SWAP, '**B has the dog.**', True),
+        (SWAP, 'b with the cat', False),
+        (SWAP, 'd with the dog', False),
+        (SWAP, 'the dog', False),
+        (SWAP, 'b with the dog ; d with the cat', False),
+        (STONES, 'b with 1', True),
+        (STONES, 'b has 1 stone', True),
+        (STONES, 'b with 01', False),
+        (STONES, 'b with 5', False),
+        (STONES, '1', False),
+        (ROW, 'b left of e', True),
+        (ROW, 'e stands to the right of b.', True),
+        (ROW, 'b right of e', False),
+        (ROW, 'b left of d', False),
+        (ROW, 'b left e', False),
     ],
 )
 def test_the_rules_of_the_fuzz_say_what_one_says_by_hand(item, text, right):
@@ -282,6 +319,31 @@ def any_length(text, names='x', true=R.parse_program):
     return found._replace(fault=None) if found.fault == 40 else found
 
 
+def one_wish_missing(item, true=W.wishes_of):
+    return true(item)[:-1] or true(item)
+
+
+def any_sentence(text, true=W.read_text):
+    written = true(text)
+    return written._replace(good=(True,) * len(written.good))
+
+
+def as_at_first(self, who, has, before, place, true=T._Having._note):
+    "What happens later is not read."
+    if who not in self.has:
+        true(self, who, has, before, place)
+
+
+def mentioned_too(segment, true=T.phrasings):
+    "The name of the thing is enough."
+    return true(segment) | {segment.split()[-1], segment.partition(' with ')[2]}
+
+
+def either_side(segment, true=T.phrasings):
+    turned = {text.replace('left', 'right') for text in true(segment)}
+    return true(segment) | turned
+
+
 ACCEPTED, REFUSED = 'wrongly accepted', 'wrongly refused'
 FAULTS = {
     'a number is used twice': (ACCEPTED, C, 'verify_countdown', reuse),
@@ -310,6 +372,13 @@ FAULTS = {
     'the last of several programs': (ACCEPTED, R, 'final_answer', last_of_several),
     'the decoy opens': (ACCEPTED, K, 'lock_code', K.lock_decoy),
     'the first of several codes': (ACCEPTED, K, 'final_answer', first_of_several),
+    'a wish goes unseen': (ACCEPTED, W, 'wishes_of', one_wish_missing),
+    'any heap of words': (ACCEPTED, W, 'read_text', any_sentence),
+    'the last of several texts': (ACCEPTED, W, 'final_answer', last_of_several),
+    'happenings are not read': (ACCEPTED, T._Having, '_note', as_at_first),
+    'a name is enough': (ACCEPTED, T, 'phrasings', mentioned_too),
+    'either side of a row': (ACCEPTED, T, 'phrasings', either_side),
+    'the first of several endings': (ACCEPTED, T, 'final_answer', first_of_several),
     'no border behind': (REFUSED, C, 'parse_steps', no_border_behind),
     'lines are not steps': (REFUSED, C, 'split_steps', only_semicolons),
 }
@@ -321,6 +390,7 @@ def test_a_planted_fault_is_found(name, corpus, monkeypatch):
     monkeypatch.setattr(module, place, fault)
     names = {C: 'countdown', M: 'modular', S: 'sat', O: OWN}
     names |= {Q: 'sequence', L: 'lookup', G: 'path', R: 'program', K: 'lock'}
+    names |= {W: 'wishes', T: 'story', T._Having: 'story'}
     assert kind in wrongs(of_task(corpus, names[module]))
 
 

@@ -38,6 +38,18 @@ from rl4llm.tasks import (
 )
 from rl4llm.tasks import grade_program, lock_landscape, rewritings, verify_lock, verify_program
 from rl4llm.tasks import (
+    Corpus,
+    all_sentences,
+    blind_probabilities,
+    document,
+    next_segment_probabilities,
+    sentences_text,
+    story_answer,
+    true_gain,
+    wish_scores,
+    wish_solutions,
+)
+from rl4llm.tasks import (
     SPLITS,
     Verdict,
     VerifierFailed,
@@ -49,6 +61,7 @@ from rl4llm.tasks import (
 from rl4llm.tasks.vocabulary import tiny_tokenizer, vocabulary_list
 
 NAMES = ['countdown', 'modular', 'sat', 'sequence', 'lookup', 'path', 'program', 'lock']
+NAMES += ['wishes', 'story']
 CASES = [(name, level) for name in NAMES for level in levels(name)]
 SLOW = [('countdown', 'extreme'), ('program', 'extreme')]  # problems take long to find
 CHEAP = [case for case in CASES if case not in SLOW]
@@ -70,7 +83,7 @@ def some(name, level, seed=0):
 
 def reference(item, text):
     "A second, deliberately different reading of each task's rule: does this text answer the item?"
-    if item.task in ('program', 'lock'):
+    if item.task in ('program', 'lock', 'wishes'):
         return rule_of(item, text).required
     tags = re.findall(r'</?answer>', text)
     if tags:
@@ -81,7 +94,7 @@ def reference(item, text):
         )
     if text is None or len(text) > 2000:
         return False
-    if item.task in ('sequence', 'lookup', 'path'):
+    if item.task in ('sequence', 'lookup', 'path', 'story'):
         return rule_of(item, text).allowed
     if item.task == 'modular':
         m, x, ups = item.data
@@ -187,7 +200,7 @@ def test_damaged_demonstrations_are_right_only_if_the_reference_says_so(
     # everywhere else they agree
     # one star beside a number makes nothing bold, which the reference does not look at
     stars = '*' in text.rpartition('<answer>')[2]
-    if name in ('sequence', 'lookup', 'path'):
+    if name in ('sequence', 'lookup', 'path', 'story'):
         # signs of a formula may stand around an answer: more is allowed than is required
         assert verdict.correct or not rule_of(item, text).required
     if name == 'modular' and not stars or name == 'sat' and ',' not in text:
@@ -263,7 +276,7 @@ def test_samples_are_distinct_deterministic_and_split(name, level):
 
 
 DIALS = ['sequence', 'lookup', 'path', 'program', 'lock', 'calculator', 'knowledge', 'key_door']
-DIALS += ['form', 'bandit']
+DIALS += ['form', 'bandit', 'wishes', 'story']
 
 
 @pytest.mark.parametrize('name', DIALS)
@@ -502,6 +515,133 @@ def test_the_scores_of_a_lock_are_those_of_its_verdicts():
         clicks = sorted({round(v.score, 9) for v in verdicts.values() if not v.correct})
         steps = [0.1 + (lure / 100 - 0.1) * n / depth for n in range(depth + 1)]
         assert clicks == sorted({round(step, 9) for step in steps}) and clicks[0] > 0
+
+
+def told_otherwise(item, rng):
+    "The same wishes in another order, some of them twice, with some that follow from them."
+    count, wishes = item.data
+    more = [('mention', rng.choice(wish[1:])) for wish in wishes if wish[0] == 'before']
+    more += [('words', 0, wish[2] + rng.randrange(3)) for wish in wishes if wish[0] == 'words']
+    more += [('words', rng.randrange(2 * count), 99), rng.choice(wishes)]
+    return Item('wishes', (count, rng.sample([*wishes, *more], len(wishes) + len(more))))
+
+
+@pytest.mark.parametrize('level', levels('wishes'))
+def test_wishes_keep_their_split_however_they_are_told(level):
+    rng = random.Random(3)
+    items = [task('wishes', level).draw(rng)[0] for _ in range(25)]
+    for item in items:
+        for _ in range(4):
+            other = told_otherwise(item, rng)
+            assert other.key == item.key
+            assert wish_solutions(other).count == wish_solutions(item).count
+    assert len({item.key for item in items}) > 20
+
+
+@pytest.mark.parametrize('level', levels('wishes'))
+def test_every_wish_is_scored_as_the_second_verifier_says(level):
+    rng = random.Random(4)
+    for _ in range(60):
+        item, good = task('wishes', level).draw(rng)
+        lines = rng.choices(all_sentences(), k=item.data[0])
+        text = rng.choice([good, sentences_text(lines), sentences_text(lines[::-1])])
+        form, *scores = wish_scores(item, text).values()
+        told = fuzz.sentences_in(text)
+        wanted = [fuzz.wish_holds([x for x in wish if x != ''], told) for wish in item.data[1]]
+        assert form == 1 and scores == wanted
+        verdict = task_of(item).verify(item, text)
+        assert verdict.score == sum(wanted) / len(wanted)
+        assert verdict.first_error == (None if all(wanted) else wanted.index(False) + 1)
+
+
+def test_the_chance_of_wishes_is_the_share_of_random_texts():
+    rng = random.Random(5)
+    for count in (1, 2, 3):
+        texts = [sentences_text(rng.choices(all_sentences(), k=count)) for _ in range(1500)]
+        if count == 1:
+            texts = [sentences_text([words]) for words in all_sentences()]
+        made = task('wishes', wishes=2, sentences=count, kinds=7, slack=3)
+        items = [i for i in (made.draw(rng)[0] for _ in range(12)) if i.data[0] == count]
+        for item in items:
+            share = sum(fuzz.wishes_rule(item, text).required for text in texts) / len(texts)
+            p = made.chance(item)
+            error = 0 if count == 1 else 4.5 * (p * (1 - p) / len(texts)) ** 0.5
+            assert abs(share - p) <= error + 1e-12, item
+
+
+def test_wishes_against_one_another_have_no_solution():
+    for wishes in (
+        [('mention', 'cat'), ('avoid', 'cat')],
+        [('before', 'cat', 'dog'), ('before', 'dog', 'cat')],
+        [('words', 3, 2)],
+        [('mood', 'happy'), ('mood', 'sad')],
+    ):
+        item = Item('wishes', (2, wishes))
+        assert task_of(item).chance(item) == wish_solutions(item).count == 0
+        with pytest.raises(ValueError, match='no text fulfils all of these wishes'):
+            task_of(item).demonstrate(item, seed=0)
+    with pytest.raises(ValueError, match="a wish is one of avoid, .* not 'cat'"):
+        task_of(item).verify(Item('wishes', (2, (('cat', 'mention'),))), 'b runs .')
+
+
+def retold(item, rng):
+    "The same story with asides, its facts in another order, and told about in other words."
+    *story, cue = item.data
+    places = story_answer(item).because
+    facts = [s for s in story if ' with ' in s]
+    if not facts:  # a row, from the other end of the question
+        one, _, other = cue.split()
+        pairs = [(s.split()[0], s.split()[1], s.split()[3]) for s in story if ' of ' in s]
+        turn = {'left': 'right', 'right': 'left'}
+        told = [f'{b} {turn[side]} of {a}' for a, side, b in pairs]
+        return Item('story', (*told, 'the cat is sad', f'{other} ? {one}'))
+    rest = [s for s in story if s not in facts and not s.startswith('the ')]
+    swapped = [' and '.join(s.split(' and ')[::-1]) for s in rest]
+    more = rng.sample(['the cat is sad', 'the house is red'], 2)
+    assert min(places) < len(facts)
+    return Item('story', (*rng.sample(facts, len(facts)), *more, *swapped, cue))
+
+
+@pytest.mark.parametrize('level', levels('story'))
+def test_a_story_keeps_its_split_however_it_is_told(level):
+    rng = random.Random(6)
+    items = [task('story', level).draw(rng)[0] for _ in range(40)]
+    for item in items:
+        other = retold(item, rng)
+        assert other.key == item.key
+        if ' ? ' not in item.data[-1]:
+            assert story_answer(other).segment == story_answer(item).segment
+    assert len({item.key for item in items}) > 30
+
+
+@pytest.mark.parametrize('plan', [(2, 0, 1, 0), (3, 3, 2, 20), (5, 8, 2, 50), (4, 2, 8, 100)])
+def test_documents_are_drawn_with_the_stated_probabilities(plan):
+    rng, corpus = random.Random(7), Corpus(*plan)
+    for _ in range(12):
+        made = document(rng, corpus)
+        assert len(made.segments) == plan[0] + plan[2] * (plan[1] + 2)
+        for place in range(len(made.segments) + 1):
+            begun = made.segments[:place]
+            known = next_segment_probabilities(begun, corpus)
+            blind = blind_probabilities(begun, corpus)
+            assert sum(known.values()) == pytest.approx(1) == pytest.approx(sum(blind.values()))
+            if place == len(made.segments):
+                assert known == {'<eos>': 1.0}
+                continue
+            segment, because = made.segments[place], made.because[place]
+            gain = true_gain(begun, segment, corpus)
+            if not because:
+                assert known == blind and gain == 0 and segment in known
+                continue
+            assert known == {segment: 1.0} and max(because) == place - 1
+            assert gain == pytest.approx(np.log(len(blind)))
+            told = [s for s in begun[:-1] if '?' not in s]
+            assert segment in fuzz.story_sayings(Item('story', (*told, begun[-1])))
+            if ' of ' in segment:  # what it hangs on is enough
+                needed = tuple(made.segments[i] for i in because)
+                assert segment in fuzz.story_sayings(Item('story', needed))
+    with pytest.raises(ValueError, match="has 'b runs' at place 0"):
+        next_segment_probabilities(['b runs'], corpus)
 
 
 def test_marks_of_programs_are_apart():
@@ -1041,9 +1181,17 @@ def test_register():
         (partial(task, 'path'), 0, 9),
         (partial(task, 'path'), 1, 3),
         (partial(task, 'path'), 3, 5),
+        (partial(task, 'wishes'), 1, 10),
+        (partial(task, 'wishes'), 1, 5),
+        (partial(task, 'wishes'), 1, 7),
+        (partial(task, 'story'), 2, 5),
+        (partial(task, 'story', distance=1), 0, 16),
+        (partial(task, 'story'), 1, 5),
+        (partial(task, 'story'), 0, 90),
     ],
     ids='numbers max_value high low rare length modulus variables literals clauses '
-    'rules shown asked easiest rows columns hops asks nodes loops slack steps width'.split(),
+    'rules shown asked easiest rows columns hops asks nodes loops slack steps width '
+    'wishes sentences kinds facts changes distance asides'.split(),
 )
 def test_a_dial_goes_to_its_ends_and_no_further(dial, low, high, request):
     knob = request.node.callspec.id
