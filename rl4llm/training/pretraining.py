@@ -175,6 +175,39 @@ add_base('tiny-mix-v1', 'A trial: eight tasks on top of tiny-think-v1; it learns
          start='tiny-think-v1', drills=.7, mean_over='completions', bf16=True, stored='bfloat16',
          room=256, thoughts={}, searches={});
 
+# %% ../../nbs/training/07_pretraining.ipynb #6d1a0021
+_TEXTS = (
+    ('wishes', {'wishes': 2, 'sentences': 2, 'kinds': 2, 'slack': 6}, .15),
+    ('wishes', {'wishes': 3, 'sentences': 2, 'kinds': 5, 'slack': 4}, .2),
+    ('wishes', {'wishes': 5, 'sentences': 3, 'kinds': 7, 'slack': 3}, .15),
+    ('wishes', {'wishes': 8, 'sentences': 4, 'kinds': 7, 'slack': 1}, .05),
+    ('story', {'facts': 2, 'changes': 1, 'distance': 1, 'asides': 0}, .1),
+    ('story', {'facts': 3, 'changes': 4, 'distance': 2, 'asides': 20}, .15),
+    ('story', {'facts': 4, 'changes': 8, 'distance': 5, 'asides': 20}, .15),
+    ('story', {'facts': 5, 'changes': 14, 'distance': 7, 'asides': 20}, .05),
+)
+_PLACES = (
+    ('calculator', {'operations': 1}, .08), ('calculator', {'operations': 2}, .1),
+    ('calculator', {'operations': 4}, .06),
+    ('knowledge', {'hops': 1, 'distractors': 4}, .05),
+    ('knowledge', {'hops': 2, 'distractors': 8}, .08),
+    ('knowledge', {'hops': 4, 'distractors': 16}, .07),
+    ('key_door', {'size': 4, 'walls': 2, 'calls': 5}, .1),
+    ('key_door', {'size': 4, 'walls': 3, 'calls': 8}, .1),
+    ('key_door', {'size': 6, 'walls': 8, 'calls': 14}, .06),
+    ('form', {'fields': 1, 'others': 2}, .05), ('form', {'fields': 2, 'others': 4}, .08),
+    ('form', {'fields': 5, 'others': 7}, .05),
+    ('bandit', {'arms': 2, 'pulls': 6}, .04), ('bandit', {'arms': 3, 'pulls': 5}, .05),
+    ('bandit', {'arms': 4, 'pulls': 4}, .03),
+)
+_AFTERWARDS = dict(architecture=_llama(144, 4), steps=900, batch=128, chunks=4, lr=1e-3,
+                   start='tiny-mix-v1', mean_over='completions', bf16=True, stored='bfloat16')
+
+add_base('tiny-text-v1', 'Small texts under wishes, and stories that can be reasoned out.',
+         mixture=_TEXTS, room=96, **_AFTERWARDS)
+add_base('tiny-agent-v1', 'Calls tools in five environments of many turns.',
+         mixture=_PLACES, **_AFTERWARDS);
+
 # %% ../../nbs/training/07_pretraining.ipynb #d5911eda
 def demonstrations(spec: BaseSpec, count: int, *, seed: int) -> list[tuple[str, str]]:
     "`count` (prompt, completion) pairs of the train split, a function of the seed alone."
