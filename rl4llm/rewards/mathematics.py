@@ -173,6 +173,10 @@ _START = 120.                                          # seconds that the librar
 
 class _Judge:
     "The process, seen from outside: it starts when asked and is killed when late."
+    home = 'rl4llm.rewards.mathematics'                # the module whose `_serve` it runs
+    needs = 'math_verify'
+    does = 'compares formulas'
+    environ = dict()                                   # variables of its environment
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -194,8 +198,9 @@ class _Judge:
 
     def start(self) -> None:
         "Starts the process, waits until it is ready. Raises RuntimeError if it is not."
-        code = 'from rl4llm.rewards.mathematics import _serve; _serve()'
-        env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+        code = f'from {self.home} import _serve; _serve()'
+        folders = os.pathsep.join(filter(None, sys.path))
+        env = dict(os.environ, PYTHONPATH=folders, **self.environ)
         pipe = subprocess.PIPE
         self.process = subprocess.Popen([sys.executable, '-c', code], stdin=pipe, stdout=pipe,
                                         stderr=subprocess.DEVNULL, text=True, env=env,
@@ -203,8 +208,8 @@ class _Judge:
         self.starts += 1
         if self.exchange(None, _START)[0] == 'ready\n': return
         self.stop()
-        raise RuntimeError("the process that compares formulas does not start: see what "
-                           f"`{sys.executable} -c 'import math_verify'` says.")
+        raise RuntimeError(f"the process that {self.does} does not start: see what "
+                           f"`{sys.executable} -c 'import {self.needs}'` says.")
 
     def exchange(self, line: str | None, seconds: float) -> tuple[str, bool]:
         "The whole line that answers `line` ('' for none), and whether it was late."
