@@ -819,7 +819,9 @@ class Theirs:
 
     def reset(self, seed=None):
         self.seed = seed
-        return SimpleNamespace(**{**dict(text=f'seed {seed}', done=False, reward=None), **self.first})
+        return SimpleNamespace(
+            **{**dict(text=f'seed {seed}', done=False, reward=None), **self.first}
+        )
 
     def step(self, action):
         seen = dict(text=action, done=action == 'end', reward=0.25)

@@ -45,7 +45,9 @@ def test_a_scorer_is_asked_twice_about_a_fresh_problem():
     assert said['score'] == 0 and said['fault'] and ' and then ' in said['why']
 
 
-@pytest.mark.parametrize('error', [ValueError('x\ny'), KeyError(0), RecursionError(), MemoryError()])
+@pytest.mark.parametrize(
+    'error', [ValueError('x\ny'), KeyError(0), RecursionError(), MemoryError()]
+)
 def test_a_scorer_that_raises_pays_nothing(error):
     def fails(text, entry):
         raise error
