@@ -6,8 +6,8 @@
 __all__ = ['gym_sets', 'GymTask', 'gym_task', 'gym_survey', 'gym_table']
 
 # %% ../../nbs/tasks/16_reasoning_gym.ipynb #221e9992
-import ast, atexit, functools, hashlib, json, logging, math, os, random, re, sys, unicodedata
-import faulthandler, warnings
+import ast, atexit, functools, hashlib, importlib.util, json, math, os, random, re, unicodedata
+import warnings
 from copy import deepcopy
 from dataclasses import field, fields, make_dataclass
 from pathlib import Path
@@ -17,12 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-# %% ../../nbs/tasks/16_reasoning_gym.ipynb #b0b3b9c9
-import rl4llm
+# %% ../../nbs/tasks/16_reasoning_gym.ipynb #de88b39f
+from ..core.helper_process import HelperProcess, serve_answers
 from ..core.reward_calls import finite_number, shown
 from ..core.storage import import_optional
-from ..rewards.mathematics import _Judge, _limit_memory
-from .own_data import _INSTRUCTION
 from .protocol import (SPLITS, Item, Verdict, VerifierFailed, add_family, draw_distinct,
                                    final_answer, in_words, task, tasks)
 
@@ -223,30 +221,24 @@ def _written(answer: str) -> str:
     return f'<answer> {answer} </answer>'
 
 
-def _serve() -> None:
-    "The life of the process: one JSON question a line comes in, one answer a line goes out."
-    logging.disable(logging.CRITICAL)
-    answers = os.fdopen(os.dup(1), 'w')
-    os.dup2(2, 1)                                      # what others print goes elsewhere
-    _limit_memory()
-    import_optional('reasoning_gym', "a data set of reasoning-gym")
-    print('ready', file=answers, flush=True)
-    for line in sys.stdin:
-        question = json.loads(line)
-        faulthandler.dump_traceback_later(question['seconds'] + 2, exit=True)   # if left alone
-        try:
-            said = _answered(question)
-        except Exception as error:
-            said = dict(score=0.0, why=in_words(error), fault=False)
-        faulthandler.cancel_dump_traceback_later()
-        print(json.dumps(said), file=answers, flush=True)
+def _replied(question: dict) -> dict:
+    "What the process says, whatever is raised."
+    try:
+        return _answered(question)
+    except Exception as error:
+        return dict(score=0.0, why=in_words(error), fault=False)
 
-# %% ../../nbs/tasks/16_reasoning_gym.ipynb #bb3813e6
+
+def _serve() -> None:
+    "The life of the process, which first loads the data sets."
+    serve_answers(_replied, _factory)
+
+# %% ../../nbs/tasks/16_reasoning_gym.ipynb #4cf91a0f
 _TO_MAKE = 10.                                         # seconds for one problem
 _TO_SCORE = 3.                                         # seconds for one score
 
 
-class _Scorers(_Judge):
+class _Scorers(HelperProcess):
     "The process of the data sets, seen from outside."
     home = 'rl4llm.tasks.reasoning_gym'
     needs = 'reasoning_gym'
@@ -273,7 +265,7 @@ def _ask(which: _Which, text: str | None = None) -> dict:
     if said and 'unknown' not in said: return said
     return dict(score=0.0, why=f'nothing came within {seconds:g} seconds', fault=False)
 
-# %% ../../nbs/tasks/16_reasoning_gym.ipynb #e022df9a
+# %% ../../nbs/tasks/16_reasoning_gym.ipynb #52e64e73
 _REFUSED = {
     'boxnet': 'it says no answer, so its scorer cannot be tried',
     'composite': 'it mixes other data sets: name these, one task each',
@@ -290,7 +282,8 @@ def gym_sets() -> dict[str, str]:
     """
     return {name: _REFUSED.get(name, '') for name in sorted(_factory().DATASETS)}
 
-# %% ../../nbs/tasks/16_reasoning_gym.ipynb #26b4b7a1
+# %% ../../nbs/tasks/16_reasoning_gym.ipynb #c6ef765b
+_INSTRUCTION = "Think first. Then write the final answer between <answer> and </answer>."
 _LEVELS = dict(easy=0, hard=2 / 3, extreme=1)
 _RENAMED = dict(difficulty='hardness')
 
@@ -391,7 +384,7 @@ def _again(name: str, dials: dict) -> GymTask:
     "A task from its name and its dials, for pickle."
     return task(name, **{_RENAMED.get(dial, dial): value for dial, value in dials.items()})
 
-# %% ../../nbs/tasks/16_reasoning_gym.ipynb #48d4b062
+# %% ../../nbs/tasks/16_reasoning_gym.ipynb #8390d998
 def _frozen(value):
     "Lists as tuples, at any depth."
     return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
@@ -445,7 +438,7 @@ def gym_task(name: str, level: str | None = None, **dial) -> GymTask:
     tasks()
     return task(f'gym:{name}', level, **dial)
 
-# %% ../../nbs/tasks/16_reasoning_gym.ipynb #0c3bb218
+# %% ../../nbs/tasks/16_reasoning_gym.ipynb #38b2cb55
 _NONSENSE = ('x', 'nan', 'hello there', 'I do not know', '-987654.5', '[]', 'nan nan nan')
 
 
@@ -487,7 +480,8 @@ def gym_table() -> pd.DataFrame:
     own, other, nonsense: the least that an own answer is worth, the most that the answer to another
     problem and nonsense are worth. floor: the least of nonsense. The version is in `attrs`.
     """
-    stored = Path(rl4llm.__file__).parent / 'assets/reasoning_gym.json'
+    package = Path(importlib.util.find_spec('rl4llm').origin).parent
+    stored = package / 'assets/reasoning_gym.json'
     kept = json.loads(stored.read_text())
     table = pd.DataFrame(kept['rows']).set_index('name')
     table.attrs['version'] = kept['version']
