@@ -20,7 +20,7 @@ import pandas as pd
 # %% ../../nbs/tasks/16_reasoning_gym.ipynb #de88b39f
 from ..core.helper_process import HelperProcess, serve_answers
 from ..core.reward_calls import finite_number, shown
-from ..core.storage import import_optional
+from ..core.storage import import_optional, read_json
 from .protocol import (SPLITS, Item, Verdict, VerifierFailed, add_family, draw_distinct,
                                    final_answer, in_words, task, tasks)
 
@@ -482,7 +482,7 @@ def gym_table() -> pd.DataFrame:
     """
     package = Path(importlib.util.find_spec('rl4llm').origin).parent
     stored = package / 'assets/reasoning_gym.json'
-    kept = json.loads(stored.read_text())
+    kept = read_json(stored)
     table = pd.DataFrame(kept['rows']).set_index('name')
     table.attrs['version'] = kept['version']
     return table
