@@ -1,6 +1,7 @@
 """Environments and episodes: replay, splits, TRL's view, masks, resume, forged results."""
 
-import dataclasses, inspect, json, os, random, signal, subprocess, sys, time
+import dataclasses, inspect, json, os, random, re, signal, subprocess, sys, time
+from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
@@ -763,6 +764,197 @@ def test_gymnasium_is_told_what_is_wrong():
         from_gymnasium(lambda: gymnasium.make('Pendulum-v1'))().reset(
             item=Item('pendulum', (0, 5)), prompt='?'
         )
+
+
+@each_world
+def test_openenv_sees_the_same_episode(name):
+    server = pytest.importorskip('openenv.core.env_server')
+    from rl4llm.environments.adapters import as_openenv, openenv_types
+
+    call_of, made, rng = openenv_types().action, task(name), random.Random(name)
+    items = made.sample(6, seed=0)
+    played = as_openenv(CLASSES[name], items)
+    assert isinstance(played, server.Environment)
+    for seed in (0, 4, 9):
+        item = items[seed % 6]
+        calls = loose_calls(made, item, rng)
+        first = played.reset(seed=seed, episode_id=str(seed))
+        assert (first.text, first.reward, first.done) == (item.prompt('text'), None, False)
+        steps = [played.step(call_of(call=call)) for call in calls]
+        episode = made.read(item, written_episode(made.environment(), item, calls))
+        assert [step.text for step in steps][: len(episode.answers)] == [*episode.answers]
+        assert sum(step.reward for step in steps) == episode.environment.get_reward()
+        assert steps[-1].done == episode.environment.over
+        assert steps[-1].reached == episode.environment.reached
+        assert played.state.step_count == episode.environment.calls
+        assert server.serialize_observation(steps[0])['observation']['text'] == steps[0].text
+    assert played.reset(item=dataclasses.asdict(items[2])).text == items[2].prompt('text')
+
+
+def test_openenv_is_told_what_is_wrong():
+    pytest.importorskip('openenv.core.env_server')
+    from rl4llm.environments.adapters import as_openenv, openenv_types
+
+    call_of = openenv_types().action
+    played = as_openenv(Calculator, [SUM])
+    assert played.state.step_count == 0
+    with pytest.raises(RuntimeError, match='no episode yet'):
+        played.step(call_of(call='+ 7 5'))
+    with pytest.raises(ValueError, match='as_openenv: there are no items'):
+        as_openenv(Calculator, [])
+    with pytest.raises(ValueError, match='item'):
+        played.reset(item='nothing')
+    played.reset()
+    with pytest.raises(ValueError, match='an action is a text'):
+        played.step(7)
+    ends = [played.step(call_of(call='= 36')) for _ in range(3)]
+    assert [end.reward for end in ends] == [1, 0, 0] and all(end.done for end in ends)
+
+
+class Theirs:
+    "An environment as OpenEnv has them, which breaks what `wrong` says."
+
+    wrong = {}
+    first = {}
+
+    def reset(self, seed=None):
+        self.seed = seed
+        return SimpleNamespace(
+            **{**dict(text=f'seed {seed}', done=False, reward=None), **self.first}
+        )
+
+    def step(self, action):
+        seen = dict(text=action, done=action == 'end', reward=0.25)
+        return SimpleNamespace(**{**seen, **self.wrong})
+
+
+def test_an_environment_of_openenv_is_ours():
+    from rl4llm.environments.adapters import from_openenv
+
+    played = from_openenv(Theirs, str)()
+    assert [*tools_of(type(played))] == ['do']
+    played.reset(item=Item('theirs', (7, 4)), prompt='?')
+    assert played.first == 'seed 7' and played.get_reward() == 0
+    assert [played.act(text) for text in ('a b', 'end', 'a')] == ['a b', 'end <done>', '<done>']
+    assert played.get_reward() == 0.5 and played.solved and played.said == '0.5'
+    played.reset(item=Item('theirs', (8, 1)), prompt='?')
+    assert played.act('a') == 'a <done>' and not played.solved and played.get_reward() == 0.25
+    refused = from_openenv(Theirs, int)()  # the text makes no action: the model is told
+    refused.reset(item=Item('theirs', (7, 4)), prompt='?')
+    assert refused.act('x') == UNFIT and refused.refused == 1
+
+
+@pytest.mark.parametrize(
+    'wrong, words',
+    [
+        (dict(reward=float('nan')), 'gave the reward nan'),
+        (dict(reward='1'), "gave the reward '1'"),
+        (dict(reward=[1.0]), 'wanted a finite number or None'),
+        (dict(done=None), 'gave done=None'),
+        (dict(done='no'), "gave done='no'"),
+        (dict(text=None), 'an observation with 0 texts'),
+        (dict(more='x'), 'an observation with 2 texts'),
+    ],
+)
+def test_a_hostile_environment_stops_the_run_with_one_sentence(wrong, words):
+    from rl4llm.environments.adapters import from_openenv
+
+    for where in ('wrong', 'first'):
+        broken = type('Broken', (Theirs,), {where: wrong})
+        played = from_openenv(broken, str)()
+        with pytest.raises(RuntimeError, match=re.escape(words)) as e:
+            played.reset(item=Item('theirs', (7, 4)), prompt='?')
+            played.act('a')
+        assert '\n' not in str(e.value)
+        assert f"Broken.{dict(wrong='step', first='reset')[where]}" in str(e.value)
+
+
+def test_more_of_what_a_hostile_environment_does():
+    from rl4llm.environments.adapters import from_openenv
+
+    def told(theirs, say=None):
+        with pytest.raises(RuntimeError) as e:
+            played = from_openenv(theirs, str, say=say)()
+            played.reset(item=Item('theirs', (7, 4)), prompt='?')
+            played.act('a')
+        assert '\n' not in str(e.value)
+        return str(e.value)
+
+    class Over(Theirs):
+        first = dict(done=True)
+
+    class Raises(Theirs):
+        def step(self, action):
+            raise ValueError('no\nsuch thing')
+
+    class Slow(Theirs):
+        async def reset(self, seed=None):
+            return None
+
+    class Nothing(Theirs):
+        def step(self, action):
+            return None
+
+    assert told(Over) == 'Over is over before it begins: `reset` gave done=True.'
+    assert told(Raises) == 'Raises.step raised ValueError: no such thing'
+    assert 'client.sync()' in told(Slow)
+    assert 'Nothing.step gave done=None' in told(Nothing)
+    assert '`say` made 7 of what Theirs.reset gave' in told(Theirs, say=lambda seen: 7)
+    assert '`say` raised AttributeError' in told(Theirs, say=lambda seen: seen.nothing)
+
+
+@pytest.mark.slow
+def test_an_environment_is_served_and_played_through_its_server():
+    "A server of OpenEnv on this machine, its client, and the client as an environment of ours."
+    server = pytest.importorskip('openenv.core.env_server')
+    core = pytest.importorskip('openenv.core.env_client')
+    uvicorn = pytest.importorskip('uvicorn')
+    import inspect, socket, threading, time
+    from openenv.core.client_types import StepResult
+    from rl4llm.environments.adapters import as_openenv, from_openenv, openenv_types
+
+    types = openenv_types()
+    items = task('calculator').sample(3, seed=0)
+    app = server.create_fastapi_app(lambda: as_openenv(Calculator, items), *types)
+    place = socket.socket()
+    place.bind(('127.0.0.1', 0))
+    running = uvicorn.Server(uvicorn.Config(app, log_level='error'))
+    thread = threading.Thread(target=running.run, args=([place],), daemon=True)
+    thread.start()
+    while not running.started:
+        time.sleep(0.05)
+
+    class Client(core.EnvClient):
+        def _step_payload(self, action):
+            return action.model_dump()
+
+        def _parse_result(self, payload):
+            seen = types.observation(**payload['observation'])
+            return StepResult(seen, payload.get('reward'), payload.get('done', False))
+
+        def _parse_state(self, payload):
+            return server.State(**payload)
+
+    client = Client(base_url=f'http://127.0.0.1:{place.getsockname()[1]}')
+    if inspect.iscoroutinefunction(client.reset):
+        client = client.sync()
+    try:
+        with client:
+            played = from_openenv(
+                lambda: client, lambda text: types.action(call=text), say=lambda seen: seen.text
+            )()
+            for seed, item in enumerate(items):
+                played.reset(item=Item('served', (seed, 20)), prompt='?')
+                assert played.first == item.prompt('text')
+                direct = Calculator()
+                direct.reset(item=item, prompt='?')
+                for call in task('calculator').plan(item, random.Random(0)):
+                    wanted = call_in_words(direct, call.split())
+                    assert played.act(call).split()[: len(wanted.split())] == wanted.split()
+                assert played.get_reward() == 1.0 and played.solved
+    finally:
+        running.should_exit = True
+        thread.join(10)
 
 
 def chat_tokenizer():

@@ -1,6 +1,6 @@
 """The reward for mathematics: every trap of its library, hostile answers, and the process."""
 
-import atexit, functools, os, threading, time
+import atexit, functools, os, sys, threading, time
 import pytest
 
 pytest.importorskip('math_verify')
@@ -281,7 +281,7 @@ def test_equal_pairs_are_compared_once(monkeypatch):
 
 
 def test_a_process_that_does_not_start_is_named(monkeypatch):
-    monkeypatch.setattr(mathematics.sys, 'executable', '/bin/false')
+    monkeypatch.setattr(sys, 'executable', '/bin/false')
     with pytest.raises(RuntimeError, match='does not start'):
         _Judge().ask(1.0, gold='1')
 
@@ -302,7 +302,7 @@ def test_the_wrong_number_of_answers_is_refused(answers):
 
 
 def test_math_verify_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(mathematics.sys.modules, 'math_verify', None)
+    monkeypatch.setitem(sys.modules, 'math_verify', None)
     with pytest.raises(ModuleNotFoundError, match='math_verify'):
         rewards([''], ['1'])
 

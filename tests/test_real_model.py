@@ -545,6 +545,20 @@ def test_own_rows_train_evaluate_and_compare_on_a_model_with_an_ordinary_tokeniz
     )
 
 
+def test_a_data_set_of_reasoning_gym_trains_and_is_evaluated(tmp_path, tokenizer):
+    pytest.importorskip('reasoning_gym')
+    policy = real_policy(saved(tmp_path, 'qwen2', tokenizer, **LLAMA))
+    made = task('gym:spell_backward', max_word_len=4)
+    recipe_for_it = for_text('grpo', max_new_tokens=8, lr=3e-3, prompts=2, group=4)
+    run = train(policy, made, recipe_for_it, steps=2, path=tmp_path / 'run')
+    assert len(run.rows) == 2 and run.config['task'] == 'gym:spell_backward'
+    assert run.config['task_settings'].startswith('gym:spell_backward(') and (
+        'max_word_len=4' in run.config['task_settings']
+    )
+    found = evaluate(policy, made.sample(3, seed=0, split='test'), samples=2)
+    assert found.task == 'gym:spell_backward' and len(found.keys) == 3
+
+
 def test_own_rows_on_the_tiny_model_say_what_it_cannot_spell():
     tiny = Policy.load('tiny')
     with pytest.raises(ValueError, match="cannot spell 'What'"):

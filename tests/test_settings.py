@@ -265,6 +265,31 @@ def in_gymnasium():
     as_gymnasium(object, [])
 
 
+def in_openenv():
+    from rl4llm.environments import openenv_types
+
+    openenv_types.cache_clear()
+    openenv_types()
+
+
+def served():
+    from rl4llm.environments import as_openenv
+
+    as_openenv(object, [])
+
+
+def reasoning_gym():
+    from rl4llm.tasks import gym_task
+
+    gym_task('a_name_that_nobody_asked_for')
+
+
+def reasoning_gym_sets():
+    from rl4llm.tasks import gym_sets
+
+    gym_sets()
+
+
 def live_plot():
     from types import SimpleNamespace
     from rl4llm.training.callbacks import LivePlot
@@ -334,6 +359,8 @@ EXTRAS = {
     'ipywidgets': ('lab', [board, knob]),
     'IPython': ('lab', [live_plot]),
     'gymnasium': ('envs', [in_gymnasium]),
+    'openenv': ('envs', [in_openenv, served]),
+    'reasoning_gym': ('envs', [reasoning_gym, reasoning_gym_sets]),
     'datasets': ('scale', [trl_data]),
     'math_verify': ('scale', [mathematics]),
     'pyarrow': ('', [parquet]),
@@ -376,6 +403,7 @@ def test_no_optional_package_is_imported_without_a_word():
 
     folder = Path(rl4llm.__file__).parent
     brought = {'IPython', *requirements('lab'), *requirements('scale'), *requirements('dev')}
+    brought |= {'openenv', *requirements('envs')}
     brought = {name.replace('-', '_') for name in brought} - set(requirements())
     asked = set()
     for file in folder.rglob('*.py'):

@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import citations as citations
 from . import fingerprint as fingerprint
+from . import helper_process as helper_process
 from . import lazy as lazy
 from . import learned as learned
 from . import method_map as method_map
@@ -26,6 +27,8 @@ from .fingerprint import called_code as called_code
 from .fingerprint import code_of as code_of
 from .fingerprint import not_compared as not_compared
 from .fingerprint import value_text as value_text
+from .helper_process import HelperProcess as HelperProcess
+from .helper_process import serve_answers as serve_answers
 from .lazy import MOVED as MOVED
 from .lazy import attach as attach
 from .lazy import index as index

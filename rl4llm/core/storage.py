@@ -130,7 +130,7 @@ def install_command(extra: str = '') -> str:
     return f'{shown} -m pip install {what}'
 
 # %% ../../nbs/core/08_storage.ipynb #07a4975c
-_COMES_WITH = {'IPython': 'ipykernel'}
+_COMES_WITH = {'IPython': 'ipykernel', 'openenv': 'openenv-core'}
 
 
 def extra_of(package: str) -> str:

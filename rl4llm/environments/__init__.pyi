@@ -6,9 +6,13 @@ from . import environment as environment
 from . import form as form
 from . import key_door as key_door
 from . import knowledge_base as knowledge_base
+from .adapters import OpenEnvTypes as OpenEnvTypes
 from .adapters import Step as Step
 from .adapters import as_gymnasium as as_gymnasium
+from .adapters import as_openenv as as_openenv
 from .adapters import from_gymnasium as from_gymnasium
+from .adapters import from_openenv as from_openenv
+from .adapters import openenv_types as openenv_types
 from .bandit import ARMS as ARMS
 from .bandit import Bandit as Bandit
 from .bandit import BanditTask as BanditTask

@@ -6,11 +6,11 @@
 __all__ = ['answer_said', 'gold_answer', 'readable_gold', 'same_mathematics', 'correct_mathematics', 'think_format']
 
 # %% ../../nbs/rewards/02_mathematics.ipynb #0de0a3e3
-import atexit, faulthandler, functools, json, logging, math, os, re, subprocess, sys, threading
-import unicodedata, warnings
+import atexit, functools, math, os, re, unicodedata, warnings
 from collections.abc import Mapping
 
 # %% ../../nbs/rewards/02_mathematics.ipynb #4b601b09
+from ..core.helper_process import HelperProcess, serve_answers
 from ..core.reward_calls import shown
 from ..core.registry import stage
 from ..tasks.own_data import DataTask, said_answer
@@ -131,18 +131,6 @@ def _agree(right, found) -> bool:
     return size >= 1e-3 or abs(wanted - given) <= 1e-3 * size
 
 # %% ../../nbs/rewards/02_mathematics.ipynb #5bdcc649
-_MEMORY = 4 * 2**30                                    # bytes of address space
-
-
-def _limit_memory() -> None:
-    "Lets a formula that grows without end fail, where the system can."
-    try:
-        import resource
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    except (ImportError, ValueError, OSError):
-        pass
-
-
 def _answered(question: dict) -> bool:
     "What the process says to one question; False where SymPy gives up."
     try:
@@ -153,97 +141,15 @@ def _answered(question: dict) -> bool:
 
 
 def _serve() -> None:
-    "The life of the process: one JSON question a line comes in, one answer a line goes out."
-    logging.disable(logging.CRITICAL)
-    answers = os.fdopen(os.dup(1), 'w')
-    os.dup2(2, 1)                                      # what others print goes elsewhere
-    _limit_memory()
-    _is_same('0.5', r'\frac{1}{2}')                    # loads the libraries and their grammar
-    print('ready', file=answers, flush=True)
-    for line in sys.stdin:
-        question = json.loads(line)
-        faulthandler.dump_traceback_later(question['seconds'] + 2, exit=True)   # if left alone
-        said = _answered(question)
-        faulthandler.cancel_dump_traceback_later()
-        print(json.dumps(said), file=answers, flush=True)
+    "The life of the process, which first loads the libraries and their grammar."
+    serve_answers(_answered, lambda: _is_same('0.5', r'\frac{1}{2}'))
 
 # %% ../../nbs/rewards/02_mathematics.ipynb #812f7b2e
-_START = 120.                                          # seconds that the libraries may take to load
-
-
-class _Judge:
-    "The process, seen from outside: it starts when asked and is killed when late."
-
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.owner = os.getpid()
-        self.process = None
-        self.starts = 0
-
-    def ask(self, seconds: float, **question) -> bool | None:
-        "What the process answers; None if it was late, or died of the question twice."
-        with self.lock:
-            line = json.dumps(dict(question, seconds=seconds))
-            for _ in range(2):
-                if self.process is None:
-                    self.start()
-                said, is_late = self.exchange(line, seconds)
-                if said: return json.loads(said)
-                if is_late: return None
-        return None
-
-    def start(self) -> None:
-        "Starts the process, waits until it is ready. Raises RuntimeError if it is not."
-        code = 'from rl4llm.rewards.mathematics import _serve; _serve()'
-        env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen([sys.executable, '-c', code], stdin=pipe, stdout=pipe,
-                                        stderr=subprocess.DEVNULL, text=True, env=env,
-                                        start_new_session=True)
-        self.starts += 1
-        if self.exchange(None, _START)[0] == 'ready\n': return
-        self.stop()
-        raise RuntimeError("the process that compares formulas does not start: see what "
-                           f"`{sys.executable} -c 'import math_verify'` says.")
-
-    def exchange(self, line: str | None, seconds: float) -> tuple[str, bool]:
-        "The whole line that answers `line` ('' for none), and whether it was late."
-        process = self.process
-        late = threading.Event()
-
-        def kill():
-            late.set()
-            process.kill()
-        alarm = threading.Timer(seconds, kill)
-        alarm.daemon = True
-        alarm.start()
-        said = ''
-        try:
-            if line is not None:
-                process.stdin.write(line + '\n')
-                process.stdin.flush()
-            said = process.stdout.readline()
-        except OSError:                                # it has died
-            pass
-        finally:
-            alarm.cancel()
-            alarm.join()
-            if late.is_set() or not said.endswith('\n'):
-                self.stop()
-        return (said if said.endswith('\n') else ''), late.is_set()
-
-    def stop(self) -> None:
-        "Kills the process, if it is our own."
-        process = self.process
-        if process is None or self.owner != os.getpid(): return
-        self.process = None
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        try:
-            process.stdin.close()
-        except OSError:                                # what was not written yet
-            pass
+class _Judge(HelperProcess):
+    "The process that compares formulas."
+    home = 'rl4llm.rewards.mathematics'
+    needs = 'math_verify'
+    does = 'compares formulas'
 
 # %% ../../nbs/rewards/02_mathematics.ipynb #c5e99380
 @functools.cache

@@ -7,6 +7,7 @@ from . import own_data as own_data
 from . import paths as paths
 from . import programs as programs
 from . import protocol as protocol
+from . import reasoning_gym as reasoning_gym
 from . import rollout_format as rollout_format
 from . import sat as sat
 from . import sat_search as sat_search
@@ -123,6 +124,7 @@ from .protocol import SPLITS as SPLITS
 from .protocol import Task as Task
 from .protocol import Verdict as Verdict
 from .protocol import VerifierFailed as VerifierFailed
+from .protocol import add_family as add_family
 from .protocol import add_task as add_task
 from .protocol import as_task as as_task
 from .protocol import as_verdict as as_verdict
@@ -140,6 +142,11 @@ from .protocol import task_of as task_of
 from .protocol import tasks as tasks
 from .protocol import undressed as undressed
 from .protocol import verdict_of as verdict_of
+from .reasoning_gym import GymTask as GymTask
+from .reasoning_gym import gym_sets as gym_sets
+from .reasoning_gym import gym_survey as gym_survey
+from .reasoning_gym import gym_table as gym_table
+from .reasoning_gym import gym_task as gym_task
 from .rollout_format import item_of as item_of
 from .rollout_format import item_record as item_record
 from .rollout_format import read_rollouts as read_rollouts
