@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.numerics import masked_mean, statistic
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import check_group, group_mean, group_std, zero_unscored
-from .label_free import answers_of, majority_reward, vote
+from .label_free import answers_of, vote
 from .spurious import text_uniform
 
 # %% ../../nbs/rewards/13_subgroup_labels.ipynb #a1350007

@@ -6,6 +6,7 @@ from . import probes as probes
 from . import study as study
 from . import thinking_tryouts as thinking_tryouts
 from . import tryouts as tryouts
+from . import worlds as worlds
 from .comparison import Comparison as Comparison
 from .comparison import Interval as Interval
 from .comparison import SEEDS_FOR_VERDICT as SEEDS_FOR_VERDICT
@@ -150,3 +151,17 @@ from .tryouts import tryout_line as tryout_line
 from .tryouts import tryout_of as tryout_of
 from .tryouts import tryout_recipe as tryout_recipe
 from .tryouts import tryout_table as tryout_table
+from .worlds import ARMS as ARMS
+from .worlds import GoodAndBad as GoodAndBad
+from .worlds import WORLD_FILE as WORLD_FILE
+from .worlds import WORLD_RUNS as WORLD_RUNS
+from .worlds import WorldRun as WorldRun
+from .worlds import good_and_bad as good_and_bad
+from .worlds import one_for_all as one_for_all
+from .worlds import plot_worlds as plot_worlds
+from .worlds import train_world as train_world
+from .worlds import train_worlds as train_worlds
+from .worlds import world_recipe as world_recipe
+from .worlds import world_records as world_records
+from .worlds import world_table as world_table
+from .worlds import worlds_due as worlds_due

@@ -170,10 +170,10 @@ _MANY_WORLDS = (
     ('lock', {'depth': 4}, .01),
 )
 
-add_base('tiny-mix-v1', 'A trial: eight tasks on top of tiny-think-v1; it learns some of them.',
+add_base('tiny-mix-v1', 'Eight tasks, from look-ups to programs and locks: 1.0M parameters.',
          architecture=_llama(144, 4), mixture=_MANY_WORLDS, steps=3000, batch=96, chunks=4,
          start='tiny-think-v1', drills=.7, mean_over='completions', bf16=True, stored='bfloat16',
-         room=256, thoughts={}, searches={});
+         room=256, thoughts={}, searches={}, shipped=True);
 
 # %% ../../nbs/training/07_pretraining.ipynb #6d1a0021
 _TEXTS = (
@@ -206,7 +206,7 @@ _AFTERWARDS = dict(architecture=_llama(144, 4), steps=900, batch=128, chunks=4, 
 add_base('tiny-text-v1', 'Small texts under wishes, and stories that can be reasoned out.',
          mixture=_TEXTS, room=96, **_AFTERWARDS)
 add_base('tiny-agent-v1', 'Calls tools in five environments of many turns.',
-         mixture=_PLACES, **_AFTERWARDS);
+         mixture=_PLACES, **{**_AFTERWARDS, 'steps': 500, 'batch': 96});
 
 # %% ../../nbs/training/07_pretraining.ipynb #d5911eda
 def demonstrations(spec: BaseSpec, count: int, *, seed: int) -> list[tuple[str, str]]:
