@@ -79,15 +79,14 @@ class WorldRun:
     model: str = 'tiny-mix-v1'
 
 # %% ../../nbs/studies/07_worlds.ipynb #77a1000c
-_LEVELS = {
-    'tiny-mix-v1': dict(countdown='easy', modular='easy', sat='hard', sequence='standard',
-                        lookup='standard', path='standard', program='easy', lock='easy'),
-    'tiny-text-v1': dict(wishes='standard', story='standard'),
-    'tiny-agent-v1': dict(calculator='standard', knowledge='standard', key_door='standard',
-                          form='standard', bandit='standard'),
-}
+_TASKS = dict(countdown='easy', modular='easy', sat='hard', sequence='standard', lookup='standard',
+              path='standard', program='easy', lock='easy')
+_TEXTS = dict(wishes='standard', story='standard')
+_PLACES = dict(calculator='standard', knowledge='standard', key_door='standard', form='standard',
+               bandit='standard')
+_KNOWN = {'tiny-mix-v1': _TASKS, 'tiny-text-v1': _TEXTS, 'tiny-agent-v1': _PLACES}
 WORLD_RUNS = {name: WorldRun(name, level, model=model)
-              for model, worlds in _LEVELS.items() for name, level in worlds.items()}
+              for model, worlds in _KNOWN.items() for name, level in worlds.items()}
 WORLD_RUNS['lock, by clicks'] = replace(WORLD_RUNS['lock'], reward='partial_credit')
 
 # %% ../../nbs/studies/07_worlds.ipynb #77a10013
