@@ -61,6 +61,11 @@ def shown():
 
         return Folded({EVIL: EVIL, 'another': EVIL})
 
+    def good_and_bad():
+        from rl4llm.studies.worlds import GoodAndBad
+
+        return GoodAndBad(EVIL, EVIL, EVIL, EVIL, EVIL)
+
     def tree():
         from rl4llm.oracle.tabular import TokenTree
 
@@ -140,6 +145,7 @@ def shown():
         Claim=claim,
         FullScale=full_scale,
         Folded=folded,
+        GoodAndBad=good_and_bad,
         Dashboard=dashboard,
         Panel=panel,
         RecipeTable=table,

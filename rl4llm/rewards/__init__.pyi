@@ -124,12 +124,12 @@ from .stress_suite import task_cases as task_cases
 from .stress_suite import text_rewards as text_rewards
 from .stress_suite import usual_tasks as usual_tasks
 from .stress_suite import with_answer as with_answer
-from .subgroup_labels import CANDIDATES as CANDIDATES
 from .subgroup_labels import candidate_confidence as candidate_confidence
 from .subgroup_labels import nearest_to_best as nearest_to_best
 from .subgroup_labels import rate_and_diversity as rate_and_diversity
 from .subgroup_labels import step_confidence as step_confidence
 from .subgroup_labels import subgroup_votes as subgroup_votes
+from .subgroup_labels import voted_labels as voted_labels
 from .tournaments import Match as Match
 from .tournaments import TOURNAMENTS as TOURNAMENTS
 from .tournaments import anchor as anchor

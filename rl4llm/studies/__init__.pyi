@@ -153,11 +153,9 @@ from .tryouts import tryout_recipe as tryout_recipe
 from .tryouts import tryout_table as tryout_table
 from .worlds import ARMS as ARMS
 from .worlds import GoodAndBad as GoodAndBad
-from .worlds import WORLD_FILE as WORLD_FILE
 from .worlds import WORLD_RUNS as WORLD_RUNS
 from .worlds import WorldRun as WorldRun
 from .worlds import good_and_bad as good_and_bad
-from .worlds import one_for_all as one_for_all
 from .worlds import plot_worlds as plot_worlds
 from .worlds import train_world as train_world
 from .worlds import train_worlds as train_worlds
