@@ -5748,6 +5748,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'rl4llm/rewards/tournaments.py'),
                                             'rl4llm.rewards.tournaments._mean_of_copies': ( 'rewards/tournaments.html#_mean_of_copies',
                                                                                             'rl4llm/rewards/tournaments.py'),
+                                            'rl4llm.rewards.tournaments._named': ( 'rewards/tournaments.html#_named',
+                                                                                   'rl4llm/rewards/tournaments.py'),
                                             'rl4llm.rewards.tournaments._play_rounds': ( 'rewards/tournaments.html#_play_rounds',
                                                                                          'rl4llm/rewards/tournaments.py'),
                                             'rl4llm.rewards.tournaments._points': ( 'rewards/tournaments.html#_points',

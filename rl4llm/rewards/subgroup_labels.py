@@ -115,7 +115,8 @@ def subgroup_votes(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, roll
     size: responses in a subgroup; None chooses among 1, 2, 4, ... by reward rate and diversity.
     share: part of a prompt's responses that votes. lam: weight of the reward rate.
     baseline: 'prompt', or 'subgroup' for the mean of those with the same label.
-    weighted: False counts every vote as 1. read: a function from a text to its answer.
+    weighted: False counts every vote as 1. read: a function from a text to its answer; without
+    it, and without items, a text is its own answer.
     Rows that could not be scored neither vote nor train.
     Raises ValueError on wrong shapes, infinite rewards, a wrong share or another baseline.
     Source: SCOPE (2025), szu-tera/SCOPE.
@@ -140,13 +141,15 @@ def subgroup_votes(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, roll
 def _ballots(rewards, group, rollouts, weights, read) -> list[dict]:
     "For each group its scored rows, their answers, weights and texts, and the prompt."
     items = [rollouts.items[i] for i in rollouts.prompt.tolist()] if rollouts.items else None
-    answers = answers_of(rollouts.texts, items, read=read)
+    read = str if read is None and items is None else read
+    texts = rollouts.texts or [str(row) for row in rollouts.tokens.tolist()]
+    answers = answers_of(texts, items, read=read)
     found = []
     for number in group.unique().tolist():
         rows = ((group == number) & ~rewards.isnan()).nonzero().flatten().tolist()
         if not rows: continue
         prompt = str(rollouts.prompt_ids[rollouts.prompt[rows[0]]].tolist())
-        told = dict(answers=answers, weights=weights.tolist(), texts=rollouts.texts)
+        told = dict(answers=answers, weights=weights.tolist(), texts=texts)
         own = {name: [values[i] for i in rows] for name, values in told.items()}
         found.append(dict(own, rows=rows, prompt=prompt))
     return found

@@ -14,7 +14,7 @@ from typing import NamedTuple
 # %% ../../nbs/rewards/12_tournaments.ipynb #a1630004
 from ..core.registry import add_recipe, stage, use
 from ..core.reward_calls import call_reward, finite_number
-from .label_free import dealt_reward, rows_by_prompt
+from .label_free import answers_of, dealt_reward, rows_by_prompt
 from .spurious import text_uniform
 from .verifier import partial_credit, text_of
 
@@ -267,24 +267,37 @@ def tournament_reward(prompts, completions, *, judge=None, utility=partial_credi
     It needs all completions of a prompt in one call. None where `utility` gives None.
     judge: a function (prompt, first text, second text) -> the marks of the two; if None, a
     Bradley-Terry judge of `utility`, another reward, with `noise` and `bias`.
-    kind, ties, fallback: as in `places`. seed: another number, another noise.
+    kind, ties, fallback: as in `places`. seed: another number, another noise and order.
+    Answers play in an order that their texts decide, not that of the rows.
     Raises as `places` and `utility` do.
     Source: ArenaRL (2026), Alibaba-NLP/qqr.
     """
-    values = call_reward(utility, prompts, completions, **columns) if judge is None else None
-    scored = [i for i in range(len(prompts)) if values is None or values[i] is not None]
-    texts = [text_of(completion) for completion in completions]
-    rewards = [None] * len(texts)
-    for prompt, rows in rows_by_prompt(prompts, scored).items():
-        asked = judge
-        if judge is None:
-            worth = {(prompt, texts[i]): values[i] for i in rows}
-            asked = pair_judge(lambda *key: worth[key], noise=noise, bias=bias, seed=seed)
-        found = places([texts[i] for i in rows], asked, prompt=prompt, kind=kind, ties=ties,
+    players = [text_of(completion) for completion in completions]
+    scored = range(len(players))
+    if judge is None:
+        values = call_reward(utility, prompts, completions, **columns)
+        scored = [i for i in scored if values[i] is not None]
+        players = _named(players, values, columns.get('item'))
+        worth = dict(zip(zip(prompts, players), values))
+        judge = pair_judge(lambda *key: worth[key], noise=noise, bias=bias, seed=seed)
+    rewards = [None] * len(players)
+    for prompt, own in rows_by_prompt(prompts, scored).items():
+        rows = sorted(own, key=lambda i: text_uniform(seed, prompt, players[i]))
+        found = places([players[i] for i in rows], judge, prompt=prompt, kind=kind, ties=ties,
                        fallback=fallback)
         for i, reward in zip(rows, found):
             rewards[i] = reward
     return rewards
+
+
+def _named(texts, values, items) -> list[str]:
+    "What the texts play as: their answers in plain form and their worth; texts without one."
+    known = [i for i, item in enumerate(items or ()) if item is not None]
+    said = answers_of([texts[i] for i in known], [items[i] for i in known])
+    answers = dict(zip(known, said))
+    words = [' '.join(text.split()) for text in texts]
+    plain = [text if answers.get(i) is None else answers[i] for i, text in enumerate(words)]
+    return [f'{name} ({value})' for name, value in zip(plain, values)]
 
 # %% ../../nbs/rewards/12_tournaments.ipynb #a1630029
 @stage('reward', parent='partial_credit', about=('correctness',),
@@ -314,7 +327,6 @@ def marked_reward(prompts, completions, *, utility=partial_credit, noise: float 
 # %% ../../nbs/rewards/12_tournaments.ipynb #a163002b
 add_recipe('arena_rl', 'grpo', paper=163,
            reward=use(tournament_reward, noise=0.3), advantage=use('grpo', eps=1e-6),
-           objective=use('ppo_clip', high=0.28),
            summary='GRPO on places in a tournament before a noisy judge')
 add_recipe('arena_rl_shuffled', 'arena_rl',
            reward=use(dealt_reward, reward=use(tournament_reward, noise=0.3)),

@@ -357,9 +357,13 @@ _REASONS = {
         ['gspo_token'],
     'nothing in it speaks against a gain; sixty problems show only larger ones': ['sapo'],
     'no label is asked for, and the vote makes one answer the only one, right or wrong':
-        ['ttrl', 'evol_rl'],
+        ['ttrl', 'evol_rl', 'scope', 'scope_unweighted', 'scope_one_label'],
     'a control arm: the votes are dealt out among the answers, and following them costs what was '
     'known': ['ttrl_shuffled'],
+    'places before a noisy judge are rewarded, who sees partial credit and not the verdict':
+        ['arena_rl'],
+    'a control arm: the places are dealt out among the answers of a prompt': ['arena_rl_shuffled'],
+    'a control arm: marks in a band so narrow that they are mostly noise': ['marks'],
     'certainty is rewarded, and the verdict never asked for': ['self_certainty'],
     'phrases are counted, and the verdict never asked for': ['reasoning_pattern'],
     'tags and lengths are paid beside the verdict, so a part of each step goes to them; its paper '

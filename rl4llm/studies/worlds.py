@@ -82,12 +82,12 @@ class WorldRun:
 _TASKS = dict(countdown='easy', modular='easy', sat='hard', sequence='standard', lookup='standard',
               path='standard', program='easy', lock='easy')
 _TEXTS = dict(wishes='hard', story='easy')
-_PLACES = dict(calculator='standard', knowledge='standard', key_door='standard', form='standard',
-               bandit='standard')
+_PLACES = dict(calculator='hard', key_door='standard', bandit='standard')
 _KNOWN = {'tiny-mix-v1': _TASKS, 'tiny-text-v1': _TEXTS, 'tiny-agent-v1': _PLACES}
 WORLD_RUNS = {name: WorldRun(name, level, model=model)
               for model, worlds in _KNOWN.items() for name, level in worlds.items()}
 _LONG = dict(steps=40, prompts=8, lr=2e-4)
+WORLD_RUNS['program'] = replace(WORLD_RUNS['program'], problems=20)
 WORLD_RUNS |= {name: replace(WORLD_RUNS[name], **_LONG) for name in ('countdown', 'sat')}
 WORLD_RUNS['lock, by clicks'] = replace(WORLD_RUNS['lock'], reward='partial_credit')
 

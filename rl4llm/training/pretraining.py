@@ -206,7 +206,7 @@ _AFTERWARDS = dict(architecture=_llama(144, 4), steps=900, batch=128, chunks=4, 
 add_base('tiny-text-v1', 'Small texts under wishes, and stories that can be reasoned out.',
          mixture=_TEXTS, room=96, shipped=True, **_AFTERWARDS)
 add_base('tiny-agent-v1', 'Calls tools in five environments of many turns.',
-         mixture=_PLACES, **{**_AFTERWARDS, 'steps': 150, 'batch': 96});
+         mixture=_PLACES, shipped=True, **{**_AFTERWARDS, 'steps': 500, 'batch': 96});
 
 # %% ../../nbs/training/07_pretraining.ipynb #d5911eda
 def demonstrations(spec: BaseSpec, count: int, *, seed: int) -> list[tuple[str, str]]:
