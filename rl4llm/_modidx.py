@@ -7120,6 +7120,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'rl4llm.studies.worlds': { 'rl4llm.studies.worlds.GoodAndBad': ('studies/worlds.html#goodandbad', 'rl4llm/studies/worlds.py'),
                                        'rl4llm.studies.worlds.GoodAndBad.__repr__': ( 'studies/worlds.html#goodandbad.__repr__',
                                                                                       'rl4llm/studies/worlds.py'),
+                                       'rl4llm.studies.worlds.GoodAndBad._lines': ( 'studies/worlds.html#goodandbad._lines',
+                                                                                    'rl4llm/studies/worlds.py'),
                                        'rl4llm.studies.worlds.GoodAndBad._repr_html_': ( 'studies/worlds.html#goodandbad._repr_html_',
                                                                                          'rl4llm/studies/worlds.py'),
                                        'rl4llm.studies.worlds.WorldRun': ('studies/worlds.html#worldrun', 'rl4llm/studies/worlds.py'),

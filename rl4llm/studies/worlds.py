@@ -34,14 +34,18 @@ class GoodAndBad:
     bad: str | None
     reason: str
 
+    def _lines(self) -> dict[str, str]:
+        "What is said of it, under headings; what was not drawn says so."
+        heading = f'wrong ({self.reason})' if self.reason else 'wrong'
+        texts = {'right': self.good, heading: self.bad}
+        return {name: text or 'none was drawn' for name, text in texts.items()}
+
     def __repr__(self):
-        lines = [f'{self.name}: {self.prompt}', f'right: {self.good}',
-                 f'wrong: {self.bad} ({self.reason})']
-        return '\n'.join(lines)
+        lines = [f'{name}: {text}' for name, text in self._lines().items()]
+        return '\n'.join([f'{self.name}: {self.prompt}', *lines])
 
     def _repr_html_(self):
-        parts = {self.name: self.prompt, 'right': self.good or 'none was drawn',
-                 f'wrong: {self.reason}': self.bad or 'none was drawn'}
+        parts = {self.name: self.prompt, **self._lines()}
         rows = [f'<dt><b>{escape(name)}</b></dt><dd><code>{escape(text)}</code></dd>'
                 for name, text in parts.items()]
         return f'<dl>{"".join(rows)}</dl>'
