@@ -675,6 +675,8 @@ def by_key(place, key, *before, **more):
 
 
 MISSPELT = {
+    'world': ('lokup', 'lookup'),
+    'data set': ('spell_backwrd', 'spell_backward'),
     'recipe': ('grpoo', 'grpo'),
     'stage': ('ppo_clipp', 'ppo_clip'),
     'kind': ('advantges', 'advantage'),
@@ -701,6 +703,8 @@ MISSPELT = {
 }
 LOOKED_UP = {
     'core.registry.recipe': ('recipe', first),
+    'studies.worlds.train_world': ('world', first),
+    'tasks.reasoning_gym.gym_task': ('data set', first),
     'core.registry.find_recipe': ('recipe', first),
     'core.registry.as_recipe': ('recipe', first),
     'core.registry.find_stage': ('stage', first),

@@ -240,6 +240,18 @@ BROKEN = {
     },
     'dealt_reward': {'as `reward` does': short_items},
     'certainty': {'another `by`': knobs(by='x')},
+    'tournament_reward': {
+        'as `places`': text_reward(kind='x'),
+        '`utility` do': short_items,
+    },
+    'marked_reward': {
+        'a band without room': text_reward(band=(1.0, 0.0)),
+        'less than one look': text_reward(looks=0),
+    },
+    'subgroup_votes': {
+        'a wrong share': knobs(share=0),
+        'another baseline': knobs(baseline='x'),
+    },
     'confidence_score': {
         'another rule': text_reward(rule='x'),
         'there is one item a completion': short_items,
