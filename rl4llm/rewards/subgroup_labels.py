@@ -158,7 +158,7 @@ def _ballots(rewards, group, rollouts, weights, read) -> list[dict]:
 def _labels_of(ballot: dict, size: int, share: float, seed: int) -> list:
     voters = max(1, round(share * len(ballot['rows'])))
     return voted_labels(ballot['answers'], ballot['weights'], size=size, voters=voters,
-                           texts=ballot['texts'], prompt=ballot['prompt'], seed=seed)
+                        texts=ballot['texts'], prompt=ballot['prompt'], seed=seed)
 
 
 def _best_size(ballots, share: float, lam: float, seed: int) -> int:
