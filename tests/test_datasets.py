@@ -125,11 +125,13 @@ def test_the_full_scale_files_name_known_data_sets():
     nameless = {name for name, entry in words.items() if entry and not datasets_named(entry.value)}
     assert nameless == {
         'adactrl',
+        'arena_rl',
         'dph_forward_kl',
         'duration_aware',
         'paired',
         'prorl',
         'rlcr',
+        'scope',
     }
 
 

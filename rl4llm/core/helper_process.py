@@ -6,7 +6,7 @@
 __all__ = ['serve_answers', 'HelperProcess']
 
 # %% ../../nbs/core/18_helper_process.ipynb #190ccc9e
-import faulthandler, json, logging, os, subprocess, sys, threading
+import atexit, faulthandler, functools, json, logging, os, subprocess, sys, threading
 
 # %% ../../nbs/core/18_helper_process.ipynb #4b9ce80f
 _MEMORY = 4 * 2**30                                    # bytes of address space
@@ -60,6 +60,11 @@ class HelperProcess:
         self.owner = os.getpid()
         self.process = None
         self.starts = 0
+
+    @classmethod
+    def own(cls) -> 'HelperProcess':
+        "The one that belongs to this Python process; a fork has another. It ends with us."
+        return _process_of(cls, os.getpid())
 
     def ask(self, seconds: float, **question) -> object:
         "What the process answers; None if it was late, or died of the question twice."
@@ -126,3 +131,10 @@ class HelperProcess:
             process.stdin.close()
         except OSError:                                # what was not written yet
             pass
+
+
+@functools.cache
+def _process_of(kind: type, process_id: int) -> HelperProcess:
+    made = kind()
+    atexit.register(made.stop)
+    return made

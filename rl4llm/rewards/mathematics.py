@@ -6,7 +6,7 @@
 __all__ = ['answer_said', 'gold_answer', 'readable_gold', 'same_mathematics', 'correct_mathematics', 'think_format']
 
 # %% ../../nbs/rewards/02_mathematics.ipynb #0de0a3e3
-import atexit, functools, math, os, re, unicodedata, warnings
+import functools, math, re, unicodedata, warnings
 from collections.abc import Mapping
 
 # %% ../../nbs/rewards/02_mathematics.ipynb #4b601b09
@@ -152,14 +152,6 @@ class _Judge(HelperProcess):
     does = 'compares formulas'
 
 # %% ../../nbs/rewards/02_mathematics.ipynb #c5e99380
-@functools.cache
-def _judge_of(process_id: int) -> _Judge:
-    "The judge of this Python process: a fork has one of its own."
-    judge = _Judge()
-    atexit.register(judge.stop)
-    return judge
-
-
 _NUMBER = re.compile(r'-?\d{1,300}(\.\d{1,300})?')
 
 
@@ -167,12 +159,12 @@ _NUMBER = re.compile(r'-?\d{1,300}(\.\d{1,300})?')
 def _readable(gold: str, seconds: float) -> bool:
     "Whether a gold formula can be read; a plain number can, and nobody is asked."
     if _NUMBER.fullmatch(gold): return True
-    return bool(gold) and bool(_judge_of(os.getpid()).ask(seconds, gold=gold))
+    return bool(gold) and bool(_Judge.own().ask(seconds, gold=gold))
 
 
 @functools.lru_cache(maxsize=100_000)
 def _compared(gold: str, said: str, seconds: float) -> bool:
-    return bool(_judge_of(os.getpid()).ask(seconds, gold=gold, said=said))
+    return bool(_Judge.own().ask(seconds, gold=gold, said=said))
 
 
 def _golds(answer) -> list[str]:

@@ -32,6 +32,8 @@ def both_orders(judge, prompt, a: str, b: str, *, fallback=None) -> Match:
     fallback: the marks where the judge fails, with a warning; None lets the failure through.
     Raises ValueError for marks that are not two finite numbers.
     """
+    if fallback is not None:
+        fallback = _checked_marks(fallback, 'fallback is')
     a_first, b_second = _marks(judge, prompt, a, b, fallback)
     b_first, a_second = _marks(judge, prompt, b, a, fallback)
     return Match(a_first + a_second, b_first + b_second)
@@ -48,11 +50,11 @@ def _marks(judge, prompt, first, second, fallback) -> tuple[float, float]:
         return fallback
 
 
-def _checked_marks(marks) -> tuple[float, float]:
+def _checked_marks(marks, who: str = 'a judge gave') -> tuple[float, float]:
     "The marks as two numbers. Raises ValueError for anything else."
     numbers = [finite_number(mark) for mark in marks] if isinstance(marks, (tuple, list)) else []
     if len(numbers) != 2 or not all(map(math.isfinite, numbers)):
-        raise ValueError(f"a judge gave {marks!r:.80}, wanted the marks of the first and of the "
+        raise ValueError(f"{who} {marks!r:.80}, wanted the marks of the first and of the "
                          "second text, two finite numbers.")
     return tuple(numbers)
 
@@ -119,11 +121,11 @@ def seeded_bracket(order, *, byes: bool = True) -> list:
     order: the players, best seed first.
     byes: False leaves the byes out and lets neighbours close up, as the released code does.
     """
-    places = [0]
-    while len(places) < len(order):
-        last = 2 * len(places) - 1
-        places = [place for best in places for place in (best, last - best)]
-    bracket = [order[place] if place < len(order) else None for place in places]
+    seeds = [0]
+    while len(seeds) < len(order):
+        last = 2 * len(seeds) - 1
+        seeds = [seed for best in seeds for seed in (best, last - best)]
+    bracket = [order[seed] if seed < len(order) else None for seed in seeds]
     return bracket if byes else [player for player in bracket if player is not None]
 
 # %% ../../nbs/rewards/12_tournaments.ipynb #a163001c

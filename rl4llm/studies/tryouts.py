@@ -363,7 +363,7 @@ _REASONS = {
     'places before a noisy judge are rewarded, who sees partial credit and not the verdict':
         ['arena_rl'],
     'a control arm: the places are dealt out among the answers of a prompt': ['arena_rl_shuffled'],
-    'a control arm: marks in a band so narrow that they are mostly noise': ['marks'],
+    'a control arm: marks in a band so narrow that the scatter of the judge fills it': ['marks'],
     'certainty is rewarded, and the verdict never asked for': ['self_certainty'],
     'phrases are counted, and the verdict never asked for': ['reasoning_pattern'],
     'tags and lengths are paid beside the verdict, so a part of each step goes to them; its paper '

@@ -6,7 +6,7 @@
 __all__ = ['gym_sets', 'GymTask', 'gym_task', 'gym_survey', 'gym_table']
 
 # %% ../../nbs/tasks/16_reasoning_gym.ipynb #221e9992
-import ast, atexit, functools, hashlib, importlib.util, json, math, os, random, re, unicodedata
+import ast, functools, hashlib, importlib.util, json, math, random, re, unicodedata
 import warnings
 from copy import deepcopy
 from dataclasses import field, fields, make_dataclass
@@ -246,17 +246,9 @@ class _Scorers(HelperProcess):
     environ = dict(PYTHONHASHSEED='0')
 
 
-@functools.cache
-def _scorers_of(process_id: int) -> _Scorers:
-    "The process of the data sets of this Python process: a fork has one of its own."
-    made = _Scorers()
-    atexit.register(made.stop)
-    return made
-
-
 def _ask(which: _Which, text: str | None = None) -> dict:
     "What the process says of a problem, or of a text that answers it."
-    process = _scorers_of(os.getpid())
+    process = _Scorers.own()
     seconds = _TO_MAKE if text is None else _TO_SCORE
     said = process.ask(seconds, **which._asdict(), text=text)
     if said and 'unknown' in said:                     # the process has not made it yet
