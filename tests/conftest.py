@@ -8,6 +8,11 @@ import pytest
 import torch
 
 
+def pytest_collection_modifyitems(items):
+    "Slow tests go first, so that no worker waits at the end for another's longest."
+    items.sort(key=lambda item: item.get_closest_marker('slow') is None)
+
+
 @pytest.fixture(scope='session')
 def tiny_folder(tmp_path_factory):
     "A 2-layer Llama over the project's vocabulary."

@@ -54,11 +54,15 @@ WITHOUT_STAGES = {  # where a fault would be silent too: test files beside those
     'atlas.claims': ('test_claims',),
     'tasks.*': ('test_tasks',),
     'tasks.thinking': ('test_thinking',),
+    'tasks.sat_search': ('test_sat_search',),
+    'tasks.reasoning_gym': ('test_reasoning_gym',),
+    'samplers.episodes': ('test_environments',),
     'rewards.*': ('test_tasks',),
     'rewards.mathematics': ('test_mathematics',),
     'rewards.box': ('test_sandbox',),
     'rewards.sandbox': ('test_sandbox',),
     'rewards.code_tests': ('test_sandbox',),
+    'rewards.stress_suite': ('test_stress',),
     'oracle.*': (),
 }
 NOT_TRIED = (  # no maths, or another process at work

@@ -41,6 +41,8 @@ class Bandit(Environment):
         self.best = best_arm(rows)
         self.goals = tuple(self.rows)
 
+    def _state(self) -> tuple: return tuple(self.pulled.values())
+
     @tool('+')
     def pull(self, arm: str) -> str:
         """Pull the arm of a machine.

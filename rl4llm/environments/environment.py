@@ -112,6 +112,10 @@ class Environment:
         if goal in self.goals and goal not in self.reached:
             self.reached.append(goal)
 
+    def _state(self) -> tuple:
+        "What tells one place of an episode from another: here the sub-goals that were reached."
+        return tuple(sorted(self.reached))
+
     def _end(self, said: str, solved: bool) -> str:
         "End the episode with an answer; there is nothing to say but that it is over."
         self.said = said

@@ -25,6 +25,8 @@ class Form(Environment):
         self.filled = {}
         self.goals = tuple(wanted)
 
+    def _state(self) -> tuple: return tuple(sorted(self.filled.items()))
+
     @tool('?')
     def ask(self) -> str:
         """Say which field is to be filled in next.

@@ -55,6 +55,8 @@ class KeyDoor(Environment):
         self.route = []
         self.goals = ('at the key', 'key', 'at the door')
 
+    def _state(self) -> tuple: return (*self.cell, self.has_key)
+
     def _look_around(self) -> None:
         "Record the sub-goals that are reached by being here."
         if self.cell == self.key:

@@ -16,7 +16,7 @@ import pandas as pd
 from ..analysis.plots import OKABE_ITO, style
 from ..core.policy import ASSETS, Policy
 from ..core.registry import recipe
-from ..core.settings_file import check_name
+from ..core.settings_file import check_name, check_whole
 from ..core.storage import read_json, readable_json, write_atomic
 from .study import revision, standing
 from .tryouts import gain, interval_text
@@ -27,9 +27,13 @@ from ..training.loop import train
 # %% ../../nbs/studies/07_worlds.ipynb #77a10006
 @dataclass(frozen=True)
 class GoodAndBad:
-    "A problem with one right and one wrong response of a policy; None where none was drawn."
+    """A problem with one right and one wrong response of a policy; None where none was drawn.
+
+    prompt: in the words of the small vocabulary. told: the same problem in plain English.
+    """
     name: str
     prompt: str
+    told: str
     good: str | None
     bad: str | None
     reason: str
@@ -42,13 +46,14 @@ class GoodAndBad:
 
     def __repr__(self):
         lines = [f'{name}: {text}' for name, text in self._lines().items()]
-        return '\n'.join([f'{self.name}: {self.prompt}', *lines])
+        return '\n'.join([self.told, f'{self.name}: {self.prompt}', *lines])
 
     def _repr_html_(self):
         parts = {self.name: self.prompt, **self._lines()}
         rows = [f'<dt><b>{escape(name)}</b></dt><dd><code>{escape(text)}</code></dd>'
                 for name, text in parts.items()]
-        return f'<dl>{"".join(rows)}</dl>'
+        told = escape(self.told).replace('\n', '<br>')
+        return f'<p><i>{told}</i></p><dl>{"".join(rows)}</dl>'
 
 # %% ../../nbs/studies/07_worlds.ipynb #77a10007
 def good_and_bad(policy, name: str, level: str | None = None, *, problems: int = 20,
@@ -56,7 +61,9 @@ def good_and_bad(policy, name: str, level: str | None = None, *, problems: int =
     """A held-out problem of a task with one right and one wrong response of `policy`.
 
     The first problem that has both; the last one looked at if none has.
+    Raises ValueError for less than one problem or sample.
     """
+    check_whole('good_and_bad', problems=problems, samples=samples)
     maker = task(name, level)
     for item in maker.sample(problems, seed=seed, split='test'):
         texts = policy.sample([item], samples, seed=seed).texts
@@ -65,7 +72,8 @@ def good_and_bad(policy, name: str, level: str | None = None, *, problems: int =
         wrong = [pair for pair in zip(texts, verdicts) if not pair[1].correct]
         if right and wrong: break
     bad, reason = (wrong[0][0], wrong[0][1].reason) if wrong else (None, '')
-    return GoodAndBad(name, maker.prompt(item), right[0] if right else None, bad, reason)
+    good = right[0] if right else None
+    return GoodAndBad(name, maker.prompt(item), maker.prompt(item, 'text'), good, bad, reason)
 
 # %% ../../nbs/studies/07_worlds.ipynb #77a1000b
 @dataclass(frozen=True)
@@ -86,13 +94,14 @@ class WorldRun:
 _TASKS = dict(countdown='easy', modular='easy', sat='hard', sequence='standard', lookup='standard',
               path='standard', program='easy', lock='easy')
 _TEXTS = dict(wishes='hard', story='easy')
-_PLACES = dict(calculator='hard')
+_PLACES = dict(calculator='hard', key_door='standard', bandit='hard')
 _KNOWN = {'tiny-mix-v1': _TASKS, 'tiny-text-v1': _TEXTS, 'tiny-agent-v1': _PLACES}
 WORLD_RUNS = {name: WorldRun(name, level, model=model)
               for model, worlds in _KNOWN.items() for name, level in worlds.items()}
 _LONG = dict(steps=40, prompts=8, lr=2e-4)
 WORLD_RUNS['program'] = replace(WORLD_RUNS['program'], problems=20)
-WORLD_RUNS |= {name: replace(WORLD_RUNS[name], **_LONG) for name in ('countdown', 'sat')}
+_SLOW = ('countdown', 'sat', 'key_door', 'bandit')
+WORLD_RUNS |= {name: replace(WORLD_RUNS[name], **_LONG) for name in _SLOW}
 WORLD_RUNS['lock, by clicks'] = replace(WORLD_RUNS['lock'], reward='partial_credit')
 
 # %% ../../nbs/studies/07_worlds.ipynb #77a10013
@@ -120,16 +129,20 @@ def train_world(name: str, arm: str = 'trained', *, seed: int = 0,
                 steps: int | None = None) -> dict:
     """Train the base on one world and examine it: a JSON-able record.
 
-    Raises ValueError for a world or an arm that there is not.
+    steps: another number than that of the world's run.
+    Raises ValueError for a world or an arm that there is not, or less than one step.
     """
     check_name(name, WORLD_RUNS, 'world')
     run = WORLD_RUNS[name]
+    if steps is not None:
+        check_whole('train_world', steps=steps)
+        run = replace(run, steps=steps)
     made = world_recipe(run, arm)
     maker = task(run.task, run.level)
     policy = Policy.load(run.model, fast=True, bf16=False)
     items = maker.sample(run.problems, seed=seed, split='test')
     before = _right_answers(policy, items, run)
-    trained = train(policy, maker, made, steps=steps or run.steps, seed=seed)
+    trained = train(policy, maker, made, steps=run.steps, seed=seed)
     record = dict(world=name, arm=arm, seed=seed, fingerprint=made.fingerprint(),
                   revision=revision('grpo'), terms=_world_terms(run), before=before,
                   after=_right_answers(policy, items, run), samples=run.samples)
@@ -163,20 +176,24 @@ def worlds_due() -> list[str]:
     def is_done(name):
         record = records.get(name)
         run = WORLD_RUNS[name]
-        if record is None or record['terms'] != _world_terms(run): return False
+        if record is None or record['seed'] or record['terms'] != _world_terms(run): return False
         return standing(record, world_recipe(run), 'grpo') == 'current'
 
     return [name for name in WORLD_RUNS if not is_done(name)]
 
 
-def train_worlds(names=None, *, say=print, path=None) -> dict:
-    """Make the stored runs that are due and write each as it comes; the records.
+def train_worlds(names, *, say=print, path=None) -> dict:
+    """Make the runs of the worlds in `names` and write each as it comes; all records.
 
-    names: of these worlds only. A run takes some minutes.
+    names: all of them, whether they are due or not.
+    path: of the file; None for the one that is stored with the package.
+    A run takes from half a minute to a quarter of an hour.
+    Raises ValueError for a world that there is not, before any is trained on.
     """
     path = path or _WORLD_FILE
-    for name in worlds_due():
-        if names is not None and name not in names: continue
+    for name in names:
+        check_name(name, WORLD_RUNS, 'world')
+    for name in names:
         record = train_world(name)
         records = world_records(path) | {name: record}
         write_atomic(path, readable_json(dict(sorted(records.items()))))
@@ -185,7 +202,10 @@ def train_worlds(names=None, *, say=print, path=None) -> dict:
 
 # %% ../../nbs/studies/07_worlds.ipynb #77a1001c
 def world_table(records: dict | None = None) -> pd.DataFrame:
-    "One row a world: pass@1 before and after, the gain with a 95% interval over problems."
+    """One row a world: pass@1 before and after, the gain with a 95% interval, and pass@16.
+
+    The interval is over the problems of the exam; the run is one.
+    """
     records = world_records() if records is None else records
     rows = {}
     for name in WORLD_RUNS:
@@ -193,26 +213,46 @@ def world_table(records: dict | None = None) -> pd.DataFrame:
         found = gain(records[name])
         terms = records[name]['terms']
         shown = interval_text(*(found[part] for part in ('gain', 'low', 'high')))
-        passed = {when: round(found[when], 3) for when in ('before', 'after')}
+        passed = {f'pass@1 {when}': round(found[when], 3) for when in ('before', 'after')}
         rows[name] = dict(base=terms['model'], level=terms['level'], **passed)
         rows[name]['gain [95%]'] = shown
+        for when in ('before', 'after'):
+            counts = pd.Series(records[name][when])
+            rows[name][f'pass@16 {when}'] = round((counts > 0).mean(), 3)
     return pd.DataFrame.from_dict(rows, orient='index')
 
 # %% ../../nbs/studies/07_worlds.ipynb #77a1001e
 def plot_worlds(records: dict | None = None, smooth: int = 5):
-    "The share of right answers over steps, smoothed over some of them, a panel a world."
+    """The share of right answers to training problems over steps, a panel a world.
+
+    smooth: so many steps are averaged. Rings are the exam before and after. Where the reward is
+    another thing than the share, it is dashed.
+    """
     records = world_records() if records is None else records
     with style():
         names = [name for name in WORLD_RUNS if name in records]
-        _, axes = plt.subplots(-(-len(names) // 4), 4, figsize=(9.4, 8), sharex=True,
-                               sharey=True, layout='constrained', squeeze=False)
+        _, axes = plt.subplots(-(-len(names) // 4), 4, figsize=(9.4, 8.6), sharey=True,
+                               layout='constrained', squeeze=False)
         for ax, name in zip(axes.flat, names):
-            curve = pd.Series(records[name]['accuracy'])
-            ax.plot(curve, color=OKABE_ITO['sky'], lw=0.6)
-            ax.plot(curve.rolling(smooth, min_periods=1).mean(), color=OKABE_ITO['blue'])
-            ax.set_title(f"{name} ({WORLD_RUNS[name].level})")
+            _plot_world(ax, records[name], smooth)
+            ax.set_title(f"{name} ({WORLD_RUNS[name].level})", fontsize=9)
+        for ax in axes.flat[len(names):]:
+            ax.set_axis_off()
         for ax in axes[:, 0]:
             ax.set_ylabel('share right')
-        for ax in axes[-1]:
+        for ax in axes.flat[max(0, len(names) - 4):len(names)]:
             ax.set_xlabel('step')
         return axes
+
+
+def _plot_world(ax, record: dict, smooth: int) -> None:
+    "One panel of `plot_worlds`."
+    share = pd.Series(record['accuracy'])
+    reward = pd.Series(record['reward'])
+    ax.plot(share, color=OKABE_ITO['sky'], lw=0.6)
+    ax.plot(share.rolling(smooth, min_periods=1).mean(), color=OKABE_ITO['blue'])
+    if not reward.equals(share):
+        ax.plot(reward.rolling(smooth, min_periods=1).mean(), '--', color=OKABE_ITO['orange'])
+    found = gain(record)
+    ends = [found['before'], found['after']]
+    ax.plot([0, len(share) - 1], ends, 'o', mfc='none', color='black', clip_on=False)
