@@ -1,4 +1,5 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
+from . import anchor_states as anchor_states
 from . import baselines as baselines
 from . import batch_normalised as batch_normalised
 from . import confidence as confidence
@@ -17,6 +18,12 @@ from . import passk_advantages as passk_advantages
 from . import process_advantages as process_advantages
 from . import resample_on_correct as resample_on_correct
 from . import token_credit as token_credit
+from .anchor_states import ANCHORS as ANCHORS
+from .anchor_states import by_number as by_number
+from .anchor_states import company as company
+from .anchor_states import gigpo as gigpo
+from .anchor_states import states_before as states_before
+from .anchor_states import turns_of as turns_of
 from .baselines import no_advantage as no_advantage
 from .baselines import reinforce as reinforce
 from .baselines import reinforce_batch as reinforce_batch

@@ -125,6 +125,7 @@ from .stress_suite import text_rewards as text_rewards
 from .stress_suite import usual_tasks as usual_tasks
 from .stress_suite import with_answer as with_answer
 from .subgroup_labels import candidate_confidence as candidate_confidence
+from .subgroup_labels import marked_steps as marked_steps
 from .subgroup_labels import nearest_to_best as nearest_to_best
 from .subgroup_labels import rate_and_diversity as rate_and_diversity
 from .subgroup_labels import step_confidence as step_confidence

@@ -14,6 +14,7 @@ from typing import NamedTuple
 # %% ../../nbs/rewards/12_tournaments.ipynb #a1630004
 from ..core.registry import add_recipe, stage, use
 from ..core.reward_calls import call_reward, finite_number
+from ..core.settings_file import check_real, check_whole
 from .label_free import answers_of, dealt_reward, rows_by_prompt
 from .spurious import text_uniform
 from .verifier import partial_credit, text_of
@@ -72,7 +73,10 @@ def pair_judge(utility, *, noise: float = 0.0, bias: float = 0.0, seed: int = 0)
     utility: what a text is worth, from 0 to 1, as a function (prompt, text).
     noise: scale of the logistic noise on the difference of two utilities.
     bias: by how much utility he overrates what is shown first.
+    Raises ValueError for a noise or a bias that is no finite number.
     """
+    check_real('pair_judge', noise=noise, bias=bias)
+
     def judge(prompt, first, second):
         seen = utility(prompt, first) - utility(prompt, second) + bias
         seen += noise * _logistic(seed, prompt, first, second)
@@ -178,11 +182,15 @@ def _shared_places(keys) -> list[float]:
 def swiss(play, count: int, *, rounds: int | None = None, seed: int = 0) -> list[float]:
     """Rewards by points, then by the points of the opponents.
 
+    Players meet whom they have not met where the order of points leaves them one; of an odd
+    number the last sits out and has a point.
     rounds: log2(count), rounded up, if None; at most count - 1.
     seed: decides who meets among equals.
+    Raises ValueError for less than one round.
     """
     if count < 2: return [0.5] * count
     rounds = math.ceil(math.log2(count)) if rounds is None else rounds
+    check_whole('swiss', rounds=rounds)
     points = [0.0] * count
     opponents = defaultdict(set)
     rng = random.Random(seed)
@@ -229,6 +237,7 @@ def places(texts, judge, *, prompt='', kind: str = 'single_elimination', ties: s
     """
     _check_choice(kind, TOURNAMENTS, 'kind')
     _check_choice(ties, ('share', 'order'), 'ties')
+    if not texts: return []
     matches = {}
 
     def play(i, j):
@@ -280,7 +289,8 @@ def tournament_reward(prompts, completions, *, judge=None, utility=partial_credi
         values = call_reward(utility, prompts, completions, **columns)
         scored = [i for i in scored if values[i] is not None]
         players = _named(players, values, columns.get('item'))
-        worth = dict(zip(zip(prompts, players), values))
+        groups = rows_by_prompt(prompts, scored)
+        worth = {(prompt, players[i]): values[i] for prompt, own in groups.items() for i in own}
         judge = pair_judge(lambda *key: worth[key], noise=noise, bias=bias, seed=seed)
     rewards = [None] * len(players)
     for prompt, own in rows_by_prompt(prompts, scored).items():
@@ -311,8 +321,9 @@ def marked_reward(prompts, completions, *, utility=partial_credit, noise: float 
 
     looks: how often the judge looks; his marks are averaged.
     seed: another number, another noise. None where `utility` gives None.
-    Raises ValueError for a band without room, or less than one look.
+    Raises ValueError for a band without room, a noise that is no number, or less than one look.
     """
+    check_real('marked_reward', noise=noise)
     low, high = band
     if not low < high:
         raise ValueError(f"band is {band}, wanted (low, high) with low < high.")
