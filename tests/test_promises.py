@@ -246,11 +246,18 @@ BROKEN = {
     },
     'marked_reward': {
         'a band without room': text_reward(band=(1.0, 0.0)),
+        'a noise that is no number': text_reward(noise=float('nan')),
         'less than one look': text_reward(looks=0),
     },
     'subgroup_votes': {
-        'a wrong share': knobs(share=0),
+        'a wrong size': knobs(size=0),
+        'share': knobs(share=0),
+        'lam': knobs(lam=5),
         'another baseline': knobs(baseline='x'),
+    },
+    'gigpo': {
+        'an unknown word': knobs(mean='x'),
+        'a gamma outside (0, 1]': knobs(gamma=2.0),
     },
     'confidence_score': {
         'another rule': text_reward(rule='x'),

@@ -37,7 +37,8 @@ def states_before(item, text: str, *, anchor: str = 'world') -> list[str]:
         raise ValueError(f"anchor is {anchor!r}; choose {' or '.join(map(repr, ANCHORS))}.")
     if sampler_of([item]) is not None: return _states_of_episode(item, text, anchor)
     body = final_answer(text)
-    if item.task != 'countdown' or body is None or body.strip() != text.strip(): return ['start']
+    is_plain = body is not None and body.strip() == text.strip()
+    if item.task != 'countdown' or not is_plain: return ['start']
     return [str(numbers) for numbers in follow(item, parse_steps(body))]
 
 
@@ -147,7 +148,5 @@ def by_number(item, text: str, *, anchor: str = 'world') -> list[str]:
 
 add_recipe('gigpo', 'grpo', paper=85, advantage=gigpo,
            summary='turns from the same state are compared with one another')
-add_recipe('gigpo_heard', 'gigpo', paper=85, advantage=use(gigpo, anchor='heard'),
-           summary='the last answer of the environment stands for the state')
 add_recipe('gigpo_by_number', 'gigpo', paper=85, advantage=use(gigpo, states=by_number),
            summary='placebo: turns are compared that come equally late, wherever they are');

@@ -41,11 +41,11 @@ def candidate_confidence(logits: Float[Tensor, "m v"],
 # %% ../../nbs/rewards/13_subgroup_labels.ipynb #a1350009
 def marked_steps(tokens: Int[Tensor, "n t"], mask: Bool[Tensor, "n t"], tokenizer, *,
                  marks=(';', '\n\n')) -> Int[Tensor, "n t"]:
-    "The step of each token, from 0: a new one begins behind a token with one of the marks in it."
+    "The step of each token, from 0; a step ends with a token in which a mark stands."
     known = tokens.unique()
     texts = tokenizer.batch_decode(known[:, None])
     has_mark = torch.tensor([any(mark in text for mark in marks) for text in texts])
-    ends = has_mark.to(tokens.device)[torch.searchsorted(known, tokens)] & mask
+    ends = has_mark.to(tokens.device)[torch.searchsorted(known, tokens.contiguous())] & mask
     return ends.cumsum(1) - ends.long()
 
 
@@ -128,8 +128,9 @@ def subgroup_votes(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, roll
     size: responses in a subgroup; None chooses among 1, 2, 4, ... by reward rate and diversity.
     share: part of a prompt's responses that votes. lam: weight of the reward rate.
     baseline: 'prompt', or 'subgroup' for the mean of one's own subgroup.
-    weighted: False counts every vote as 1. marks: texts that end a step. read: a function from a text to its answer; without
-    it, and without items, a text is its own answer.
+    weighted: False counts every vote as 1. marks: texts that end a step.
+    read: a function from a text to its answer; without it, and without items, a text is its own
+    answer.
     Rows that could not be scored neither vote nor train.
     Raises ValueError on wrong shapes, infinite rewards, a wrong size, share or lam, or another
     baseline.

@@ -176,7 +176,8 @@ def worlds_due() -> list[str]:
     def is_done(name):
         record = records.get(name)
         run = WORLD_RUNS[name]
-        if record is None or record['seed'] or record['terms'] != _world_terms(run): return False
+        if record is None or record['seed']: return False
+        if record['terms'] != _world_terms(run): return False
         return standing(record, world_recipe(run), 'grpo') == 'current'
 
     return [name for name in WORLD_RUNS if not is_done(name)]
