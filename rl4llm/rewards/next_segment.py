@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# %% ../../nbs/rewards/16_next_segment.ipynb #1c4ad65b
+# %% ../../nbs/rewards/16_next_segment.ipynb #5dc6fdaf
 from ..advantages.baselines import rloo
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import check_group, make_rollouts, token_noise, zero_unscored
@@ -23,7 +23,7 @@ from ..core.sampling import sample
 from ..core.signals import in_parts
 from ..references.reference_policies import CopiedPolicy, blend
 from .label_free import dealt_reward
-from .verifier import as_item, text_of
+from .verifier import as_item, text_of, verdicts
 from ..tasks.protocol import final_answer, split_steps, task_of, undressed
 from ..tasks.small_corpus import Corpus, next_segment_probabilities, phrasings
 
@@ -90,8 +90,8 @@ def word_overlap(said: str, wanted: str) -> float:
         shared += 1
     return 2 * shared / total if total else 0.0
 
-# %% ../../nbs/rewards/16_next_segment.ipynb #6368204f
-@stage('reward', paper=37, parent='correct',
+# %% ../../nbs/rewards/16_next_segment.ipynb #76eae3a4
+@stage('reward', paper=37, parent='correct', about=('reference',),
        changes='what is said is held against the beginning of what really follows')
 def segment_reward(prompts, completions, *, item=None, strict: bool = False,
                    judge: str = 'same', threshold: float = 0.8, **columns) -> list[float | None]:
@@ -105,14 +105,11 @@ def segment_reward(prompts, completions, *, item=None, strict: bool = False,
     """
     if judge not in ('same', 'overlap'):
         raise ValueError(f"judge {judge!r} is unknown; choose 'same' or 'overlap'.")
-    if item is None or len(item) != len(completions):
-        raise ValueError(f"segment_reward has {len(completions)} completions and "
-                         f"{len(item or ())} items, wanted one item for each.")
-
     def fits(said, wanted):
         if judge == 'same': return same_segment(said, wanted)
         return word_overlap(said, wanted) >= threshold
-    known = [reference_segments(as_item(one)) for one in item]
+    known = [[] if verdict is None else reference_segments(as_item(one))
+             for one, verdict in zip(item or (), verdicts(completions, item))]
     return [_is_prefix(text_of(text), wanted, fits, strict) if wanted else None
             for text, wanted in zip(completions, known)]
 
@@ -230,7 +227,7 @@ def segment_gain(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollou
     gain = (with_thought - without[rollouts.prompt]).to(rewards)
     return gain.round(decimals=4)
 
-# %% ../../nbs/rewards/16_next_segment.ipynb #16c50d4a
+# %% ../../nbs/rewards/16_next_segment.ipynb #8434aaae
 @stage('advantage', paper=165, parent='rloo', needs=('rollouts', 'policy'), unbiased=False,
        for_tiny=dict(blank='<think> </think>'),
        changes="the information gain of the thought in the place of the reward")
@@ -241,7 +238,8 @@ class information_gain:
     blank: what the baseline reads in the place of a thought.
     centred: False takes the gain itself, without the group's mean.
     gain: the function that computes the gains; `gains` are those of the last call.
-    Raises ValueError unless 0 <= tau <= 1, on wrong shapes, infinite rewards or a group of one.
+    Raises ValueError unless 0 <= tau <= 1, on wrong shapes, infinite rewards or a group of a
+    single row.
     Source: Hatamizadeh et al. (2025).
     """
     def __init__(self, *, tau: float = 0.999, blank: str = '', centred: bool = True,
@@ -286,13 +284,11 @@ def dealt_gain(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts
         orders.append(shuffled[group[shuffled].argsort(stable=True)])
     return gains.index_put((orders[0],), gains[orders[1]])
 
-# %% ../../nbs/rewards/16_next_segment.ipynb #5d68d9dc
+# %% ../../nbs/rewards/16_next_segment.ipynb #8f8d477e
 _NO_THOUGHT = dict(blank='<think> </think>')
 
 add_recipe('rlpt', 'grpo', paper=37, reward=segment_reward,
            summary='a judge holds the next segment against what really follows')
-add_recipe('rlpt_strict', 'rlpt', paper=37, reward=use(segment_reward, strict=True),
-           summary='the one next segment and no more')
 add_recipe('rlpt_dealt', 'rlpt', paper=37, reward=use(dealt_reward, reward=segment_reward),
            summary='placebo: the rewards dealt out among the responses to a prompt')
 add_recipe('rlp', 'grpo', paper=165, sampler=sample_thoughts,
