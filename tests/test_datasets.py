@@ -131,6 +131,8 @@ def test_the_full_scale_files_name_known_data_sets():
         'paired',
         'prorl',
         'rlcr',
+        'rlp',
+        'rlpt',
         'scope',
     }
 

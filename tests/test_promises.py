@@ -249,6 +249,15 @@ BROKEN = {
         'a noise that is no number': text_reward(noise=float('nan')),
         'less than one look': text_reward(looks=0),
     },
+    'segment_reward': {
+        'another judge': text_reward(judge='x'),
+        'there is one item for each completion': short_items,
+    },
+    'sample_thoughts': {'as `sample`': sampled([])},
+    'information_gain': {
+        '0 <= tau <= 1': made_with(tau=2.0),
+        'a group of a single row': singles,
+    },
     'subgroup_votes': {
         'a wrong size': knobs(size=0),
         'share': knobs(share=0),

@@ -224,6 +224,7 @@ ABOUT = dict(correctness='whether the answer is right', length='how long the tex
              form='whether and how an answer is written', layout='where spaces and tags stand',
              calibration='whether a stated confidence fits', agreement='what most texts say',
              novelty='what other texts do not say', chance='a coin that is keyed by the text',
+             reference='whether it says what one known text says',
              group='its place among the texts of the prompt')
 
 

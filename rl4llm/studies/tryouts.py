@@ -47,7 +47,7 @@ OWN_TERMS = {
     'stable_reinforce': dict(level='hard'),
     'stable_reinforce_preclip': dict(level='hard'),
     'grpo_tied_reset': dict(steps=80),
-    **dict.fromkeys(('rlcr', 'adactrl', 'adactrl_gated'), _THINKS),
+    **dict.fromkeys(('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt'), _THINKS),
 }
 
 # %% ../../nbs/studies/03_tryouts.ipynb #fb70218d
@@ -363,6 +363,10 @@ _REASONS = {
     'places before a noisy judge are rewarded, who sees partial credit and not the verdict':
         ['arena_rl'],
     'a control arm: the places are dealt out among the answers of a prompt': ['arena_rl_shuffled'],
+    'a control arm: the rewards are dealt out among the responses to a prompt': ['rlpt_dealt'],
+    'a thought is paid by what it says of one solution that is shown, and the verdict never asked '
+    'for': ['rlp'],
+    'a control arm: the gains are dealt out among the thoughts of a prompt': ['rlp_dealt'],
     'a control arm: marks in a band so narrow that the scatter of the judge fills it': ['marks'],
     'certainty is rewarded, and the verdict never asked for': ['self_certainty'],
     'phrases are counted, and the verdict never asked for': ['reasoning_pattern'],
