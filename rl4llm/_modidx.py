@@ -7649,6 +7649,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'rl4llm/tasks/reasoning_gym.py'),
                                             'rl4llm.tasks.reasoning_gym._replied': ( 'tasks/reasoning_gym.html#_replied',
                                                                                      'rl4llm/tasks/reasoning_gym.py'),
+                                            'rl4llm.tasks.reasoning_gym._rounded': ( 'tasks/reasoning_gym.html#_rounded',
+                                                                                     'rl4llm/tasks/reasoning_gym.py'),
                                             'rl4llm.tasks.reasoning_gym._scored': ( 'tasks/reasoning_gym.html#_scored',
                                                                                     'rl4llm/tasks/reasoning_gym.py'),
                                             'rl4llm.tasks.reasoning_gym._serve': ( 'tasks/reasoning_gym.html#_serve',
