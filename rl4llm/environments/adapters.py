@@ -46,9 +46,8 @@ def as_gymnasium(environment: type, items, *, style: str = 'compact'):
             self.next = 0
 
         def reset(self, *, seed=None, options=None):
-            seed = None if seed is None else operator.index(seed)
-            super().reset(seed=seed)
-            number = self.next if seed is None else seed
+            number = self.next if seed is None else operator.index(seed)
+            super().reset(seed=None if seed is None else number)
             self.next = number + 1
             item = as_item((options or {}).get('item', items[number % len(items)]))
             self.environment.reset(item=item, prompt='?')
@@ -59,8 +58,8 @@ def as_gymnasium(environment: type, items, *, style: str = 'compact'):
             before = state.get_reward()
             answer = call_in_words(state, _words(action))
             cut = state.over and state.said is None
-            ended = state.over and not cut
-            return Step(answer, state.get_reward() - before, ended, cut, _info(state))
+            reward = state.get_reward() - before
+            return Step(answer, reward, state.over and not cut, cut, _info(state))
 
     return TextEnv()
 
@@ -88,20 +87,18 @@ def from_gymnasium(make, *, say=str) -> type:
 
     Its actions are whole numbers. `say` puts an observation into words. The data of an item are
     the seed of `reset` and the horizon; the Gymnasium environment must depend on nothing else.
-    Raises TypeError if `say` is no function. A RuntimeError says in one sentence what the other side
-    did that it may not; a ValueError, that its actions are none that a call can name.
+    Raises TypeError if `say` is no function. A RuntimeError says what the other side did that it
+    may not; a ValueError, that it has actions which no call can name.
     """
     if not callable(say):
-        raise TypeError(f"say is {shown(say)}, wanted a function that makes a text of an observation.")
+        raise TypeError(f"say is {shown(say)}, wanted a function that makes a text.")
 
     class Played(Environment):
         "An environment of Gymnasium with one tool; see `from_gymnasium`."
 
         def _begin(self, seed):
             self.played = _with_numbers(make())
-            name = f'{_name(self.played.unwrapped)}.reset'
-            first, _ = _parts(_called(name, self.played.reset, seed=seed), 2, name)
-            self.first = _in_words(first, say, name)
+            self.first = _first_seen(self.played, say, seed)
             self.total = 0.0
 
         @tool('to')
@@ -116,33 +113,52 @@ def from_gymnasium(make, *, say=str) -> type:
             """
             if not self.played.action_space.contains(action):
                 raise ValueError(f'there is no action {action!r:.20}')
-            name = f'{_name(self.played.unwrapped)}.step'
-            observation, reward, terminated, truncated, _ = _parts(
-                _called(name, self.played.step, action), 5, name)
-            self.total += _number(reward, name)
-            over = [_truth(terminated, name, 'terminated'), _truth(truncated, name, 'truncated')]
-            text = _in_words(observation, say, name)
-            if any(over):
+            heard = _moved(self.played, say, action)
+            self.total += heard.reward
+            if heard.done:
                 self._end(f'{self.total:g}', self.total > 0)
-            return text
+            return heard.text
 
     return Played
 
 
 def _with_numbers(played):
-    "An environment of Gymnasium. Raises ValueError unless a call can name each of its actions."
+    "An environment of Gymnasium. Raises ValueError for actions that no call can name."
     gymnasium = import_optional('gymnasium', "an environment of Gymnasium")
     space = played.action_space
     if not isinstance(space, gymnasium.spaces.Discrete):
         raise ValueError(f"the actions are {space}, wanted a Discrete space: a tool call names an "
                          "action by its number.")
     if space.start >= 0 and space.start + space.n <= 100: return played
-    raise ValueError(f"the actions are {space}, wanted none but 0 to 99: a tool call names an action "
-                     "by a number of at most two digits.")
+    raise ValueError(f"the actions are {space}, wanted none but 0 to 99: a tool call names an "
+                     "action by a number of at most two digits.")
+
+
+class _Heard(NamedTuple):
+    "What an environment of somebody else answered."
+    text: str
+    reward: float
+    done: bool
+
+
+def _first_seen(played, say, seed) -> str:
+    "What is seen at the beginning, in words."
+    name = f'{_name(played.unwrapped)}.reset'
+    first, _ = _parts(_called(name, played.reset, seed=seed), 2, name)
+    return _in_words(first, say, name)
+
+
+def _moved(played, say, action) -> _Heard:
+    "What an action leads to. Raises RuntimeError, in one sentence, for what may not be."
+    name = f'{_name(played.unwrapped)}.step'
+    seen, reward, ended, cut, _ = _parts(_called(name, played.step, action), 5, name)
+    ends = _truth(ended, name, 'terminated')
+    cuts = _truth(cut, name, 'truncated')
+    return _Heard(_in_words(seen, say, name), _number(reward, name), ends or cuts)
 
 
 def _called(name: str, method, *given, **knobs):
-    "What a method of the other side gives. Raises RuntimeError, in one sentence, if it raises."
+    "What a method of the other side gives. Raises RuntimeError if that raises."
     try:
         return method(*given, **knobs)
     except Exception as error:
@@ -288,8 +304,8 @@ class _Turns:
 def from_openenv(make, action, *, say=None) -> type:
     """An `Environment` class that plays OpenEnv's one, or the client, that `make()` gives.
 
-    action: makes an action of the text of a call. say: puts an observation into words (None: the
-    text that it is, or its one text field). The data of an item are the seed of `reset` and the horizon.
+    action: makes an action of the text of a call. say: puts an observation into words (None: it
+    is a text, or has one text field). The data of an item are the seed of `reset` and the horizon.
     A RuntimeError says in one sentence what the other side did that it may not.
     """
     class Played(Environment):
@@ -329,13 +345,6 @@ def _begun(played, say, seed) -> str:
     heard = _heard(played.reset, say, **knobs)
     if not heard.done: return heard.text
     raise RuntimeError(f"{_name(played)} is over before it begins: `reset` gave done=True.")
-
-
-class _Heard(NamedTuple):
-    "What an environment of OpenEnv answered."
-    text: str
-    reward: float
-    done: bool
 
 
 def _heard(method, say, *given, **knobs) -> _Heard:

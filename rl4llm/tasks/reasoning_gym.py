@@ -301,7 +301,7 @@ def _asked(process: _Scorers, which: _Which, text: str | None) -> dict:
 # %% ../../nbs/tasks/16_reasoning_gym.ipynb #52e64e73
 _REFUSED = {
     'boxnet': 'it says no answer, so its scorer cannot be tried',
-    'coin_flip': 'its scorer pays the first digits of a number in full, so 0 for any chance below 1',
+    'coin_flip': 'its scorer pays the first digits of a number in full, so any chance is 0',
     'composite': 'it mixes other data sets: name these, one task each',
     'figlet_font': 'of a long word its scorer pays ten right letters in full',
     'game_of_life_halting': 'where the answer is no, its scorer pays any text in full',

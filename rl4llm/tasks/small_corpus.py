@@ -334,7 +334,8 @@ def true_gain(prefix, segment: str, corpus: Corpus = Corpus()) -> float:
     if segment in known:
         blind = blind_probabilities(prefix, corpus)[segment]
         return math.log(known[segment]) - math.log(blind)
-    raise ValueError(f"the segment {segment!r:.60} cannot come next: see `next_segment_probabilities`.")
+    raise ValueError(f"the segment {segment!r:.60} cannot come next: see "
+                     "`next_segment_probabilities`.")
 
 # %% ../../nbs/tasks/15_small_corpus.ipynb #85334b31
 def _story_world(segments):

@@ -357,8 +357,8 @@ def wish_solutions(item: Item) -> Solutions:
     count = item.data[0]
     wishes = wishes_of(item)
     if len(all_sentences()) ** count > _MOST_TEXTS:
-        raise ValueError(f"the texts of {count} sentences are too many to be counted, wanted at most "
-                         "5 sentences.")
+        raise ValueError(f"the texts of {count} sentences are too many to be counted, wanted at "
+                         "most 5 sentences.")
     tables = [_table(wish, count) for wish in wishes]
     marks = math.prod(table.behind.shape[1] for table in tables)
     if max(marks, math.prod(len(table.good) for table in tables)) > _MOST_TEXTS:
@@ -423,10 +423,11 @@ def _listed(item: Item) -> str:
 
 
 def wishes_key(item: Item) -> str:
-    """Identity, blind to the order of wishes and to those that follow by the rules of `plain_wishes`.
+    """Identity, blind to the order of wishes and to those that `plain_wishes` drops.
 
     Problems of one sentence have one key exactly if they have the same solutions. Of several
-    sentences one key says that the solutions are the same; see `implied_wishes` for the converse.
+    sentences, one key says that the solutions are the same, and not the converse: see
+    `implied_wishes`.
     """
     if item.data[0] == 1: return f'wishes|1|{_listed(item)}'
     return f"wishes|{item.data[0]}|{'|'.join(map(_name, plain_wishes(item)))}"
@@ -600,15 +601,16 @@ class Wishes:
 
 # %% ../../nbs/tasks/14_wishes.ipynb #1b6ab3bc
 def implied_wishes(item: Item) -> list[Wish]:
-    """The wishes that add nothing to the others: without one of them the solutions are the same.
+    """The wishes that add nothing: without one of them the solutions are the same.
 
     Each on its own: of two that follow from each other both are named. It takes as many counts as
     there are wishes.
     """
     wishes = wishes_of(item)
     full = wish_solutions(item).count
-    return [wish for i, wish in enumerate(wishes)
-            if _number_of_texts(item.data[0], wishes[:i] + wishes[i + 1:]) == full]
+    without = [wishes[:i] + wishes[i + 1:] for i in range(len(wishes))]
+    counts = [_number_of_texts(item.data[0], others) for others in without]
+    return [wish for wish, count in zip(wishes, counts) if count == full]
 
 
 def _number_of_texts(count: int, wishes: list[Wish]) -> int:
