@@ -6,7 +6,7 @@
 __all__ = ['serve_answers', 'HelperProcess']
 
 # %% ../../nbs/core/18_helper_process.ipynb #190ccc9e
-import atexit, faulthandler, functools, json, logging, os, subprocess, sys, threading
+import atexit, faulthandler, functools, json, logging, os, subprocess, sys, threading, weakref
 
 # %% ../../nbs/core/18_helper_process.ipynb #4b9ce80f
 _MEMORY = 4 * 2**30                                    # bytes of address space
@@ -24,8 +24,8 @@ def _limit_memory() -> None:
 def serve_answers(answer, begin) -> None:
     """The life of the process: one JSON question a line comes in, one answer a line goes out.
 
-    answer: from a question, a dict, to what JSON can hold. begin: called once, to load what is
-    needed. What either of them prints goes elsewhere.
+    answer: from a question, a dict, to what JSON can hold, but not None. begin: called once, to
+    load what is needed. What either of them prints goes elsewhere.
     """
     logging.disable(logging.CRITICAL)
     answers = os.fdopen(os.dup(1), 'w')
@@ -42,6 +42,7 @@ def serve_answers(answer, begin) -> None:
 
 # %% ../../nbs/core/18_helper_process.ipynb #19cfa878
 _START = 120.                                          # seconds that the libraries may take to load
+_HELPERS = weakref.WeakSet()                           # all that there are
 
 
 class HelperProcess:
@@ -56,10 +57,16 @@ class HelperProcess:
     environ = dict()
 
     def __init__(self):
+        self.begin_anew()
+        self.starts = 0
+        _HELPERS.add(self)
+
+    def begin_anew(self) -> None:
+        "Without a process: at first, and in a fork, where it would be the parent's."
+        self.inherited = getattr(self, 'process', None)   # kept: whoever drops it may write to it
         self.lock = threading.Lock()
         self.owner = os.getpid()
         self.process = None
-        self.starts = 0
 
     @classmethod
     def own(cls) -> 'HelperProcess':
@@ -67,16 +74,26 @@ class HelperProcess:
         return _process_of(cls, os.getpid())
 
     def ask(self, seconds: float, **question) -> object:
-        "What the process answers; None if it was late, or died of the question twice."
+        """What the process answers; None if it was late, or died of the question twice.
+
+        Raises TypeError if it answers None itself, which would look the same.
+        """
         with self.lock:
             line = json.dumps(dict(question, seconds=seconds))
             for _ in range(2):
                 if self.process is None:
                     self.start()
                 said, is_late = self.exchange(line, seconds)
-                if said: return json.loads(said)
+                if said: return self.heard(said)
                 if is_late: return None
         return None
+
+    def heard(self, said: str) -> object:
+        "The answer in a line. Raises TypeError if it is None."
+        answer = json.loads(said)
+        if answer is not None: return answer
+        raise TypeError(f"the process that {self.does} answered None, which is what is said of a "
+                        "late answer; let it give something else.")
 
     def start(self) -> None:
         "Starts the process, waits until it is ready. Raises RuntimeError if it is not."
@@ -131,6 +148,16 @@ class HelperProcess:
             process.stdin.close()
         except OSError:                                # what was not written yet
             pass
+
+
+def _leave_to_parent() -> None:
+    "In a fork: every helper begins anew."
+    for helper in list(_HELPERS):
+        helper.begin_anew()
+
+
+if hasattr(os, 'register_at_fork'):                    # where there are forks
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @functools.cache

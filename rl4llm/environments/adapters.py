@@ -6,7 +6,7 @@
 __all__ = ['Step', 'as_gymnasium', 'from_gymnasium', 'OpenEnvTypes', 'openenv_types', 'as_openenv', 'from_openenv']
 
 # %% ../../nbs/environments/06_adapters.ipynb #c3655357
-import functools, inspect, math, string
+import functools, inspect, math, operator, string
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -46,8 +46,8 @@ def as_gymnasium(environment: type, items, *, style: str = 'compact'):
             self.next = 0
 
         def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            number = self.next if seed is None else seed
+            number = self.next if seed is None else operator.index(seed)
+            super().reset(seed=None if seed is None else number)
             self.next = number + 1
             item = as_item((options or {}).get('item', items[number % len(items)]))
             self.environment.reset(item=item, prompt='?')
@@ -58,8 +58,8 @@ def as_gymnasium(environment: type, items, *, style: str = 'compact'):
             before = state.get_reward()
             answer = call_in_words(state, _words(action))
             cut = state.over and state.said is None
-            ended = state.over and not cut
-            return Step(answer, state.get_reward() - before, ended, cut, _info(state))
+            reward = state.get_reward() - before
+            return Step(answer, reward, state.over and not cut, cut, _info(state))
 
     return TextEnv()
 
@@ -87,14 +87,18 @@ def from_gymnasium(make, *, say=str) -> type:
 
     Its actions are whole numbers. `say` puts an observation into words. The data of an item are
     the seed of `reset` and the horizon; the Gymnasium environment must depend on nothing else.
+    Raises TypeError if `say` is no function. A RuntimeError says what the other side did that it
+    may not; a ValueError, that it has actions which no call can name.
     """
+    if not callable(say):
+        raise TypeError(f"say is {shown(say)}, wanted a function that makes a text.")
+
     class Played(Environment):
         "An environment of Gymnasium with one tool; see `from_gymnasium`."
 
         def _begin(self, seed):
             self.played = _with_numbers(make())
-            first, _ = self.played.reset(seed=seed)
-            self.first = say(first)
+            self.first = _first_seen(self.played, say, seed)
             self.total = 0.0
 
         @tool('to')
@@ -109,21 +113,106 @@ def from_gymnasium(make, *, say=str) -> type:
             """
             if not self.played.action_space.contains(action):
                 raise ValueError(f'there is no action {action!r:.20}')
-            observation, reward, terminated, truncated, _ = self.played.step(action)
-            self.total += float(reward)
-            if terminated or truncated:
+            heard = _moved(self.played, say, action)
+            self.total += heard.reward
+            if heard.done:
                 self._end(f'{self.total:g}', self.total > 0)
-            return say(observation)
+            return heard.text
 
     return Played
 
 
 def _with_numbers(played):
-    "An environment of Gymnasium. Raises ValueError unless its actions are whole numbers."
+    "An environment of Gymnasium. Raises ValueError for actions that no call can name."
+    gymnasium = import_optional('gymnasium', "an environment of Gymnasium")
     space = played.action_space
-    if hasattr(space, 'start'): return played
-    raise ValueError(f"the actions are {space}, wanted a Discrete space: a tool call names an "
-                     "action by its number.")
+    if not isinstance(space, gymnasium.spaces.Discrete):
+        raise ValueError(f"the actions are {space}, wanted a Discrete space: a tool call names an "
+                         "action by its number.")
+    if space.start >= 0 and space.start + space.n <= 100: return played
+    raise ValueError(f"the actions are {space}, wanted none but 0 to 99: a tool call names an "
+                     "action by a number of at most two digits.")
+
+
+class _Heard(NamedTuple):
+    "What an environment of somebody else answered."
+    text: str
+    reward: float
+    done: bool
+
+
+def _first_seen(played, say, seed) -> str:
+    "What is seen at the beginning, in words."
+    name = f'{_name(played.unwrapped)}.reset'
+    first, _ = _parts(_called(name, played.reset, seed=seed), 2, name)
+    return _in_words(first, say, name)
+
+
+def _moved(played, say, action) -> _Heard:
+    "What an action leads to. Raises RuntimeError, in one sentence, for what may not be."
+    name = f'{_name(played.unwrapped)}.step'
+    seen, reward, ended, cut, _ = _parts(_called(name, played.step, action), 5, name)
+    ends = _truth(ended, name, 'terminated')
+    cuts = _truth(cut, name, 'truncated')
+    return _Heard(_in_words(seen, say, name), _number(reward, name), ends or cuts)
+
+
+def _called(name: str, method, *given, **knobs):
+    "What a method of the other side gives. Raises RuntimeError if that raises."
+    try:
+        return method(*given, **knobs)
+    except Exception as error:
+        raise RuntimeError(f"{name} raised {in_words(error)}") from error
+
+
+def _parts(given, count: int, name: str) -> tuple:
+    "A tuple of so many parts. Raises RuntimeError if it is none."
+    if isinstance(given, tuple) and len(given) == count: return given
+    raise RuntimeError(f"{name} gave {shown(given)}, wanted a tuple of {count}.")
+
+
+def _number(reward, name: str) -> float:
+    "A reward as a number. Raises RuntimeError if it is no finite one."
+    number = finite_number(reward)
+    if not math.isnan(number): return number
+    raise RuntimeError(f"{name} gave the reward {shown(reward)}, wanted a finite number or None.")
+
+
+def _truth(value, name: str, what: str) -> bool:
+    "Whether the other side says so. Raises RuntimeError if it says neither yes nor no."
+    try:
+        if value in (True, False): return bool(value)
+    except Exception:                                  # an array, which is several
+        pass
+    raise RuntimeError(f"{name} gave {what}={shown(value)}, wanted true or false.")
+
+
+def _in_words(observation, say, name: str) -> str:
+    "An observation as a text. Raises RuntimeError, in one sentence, if it is none."
+    if say is None: return _own_text(observation, name)
+    try:
+        text = say(observation)
+    except Exception as error:
+        raise RuntimeError(f"`say` raised {in_words(error)} for what {name} gave: "
+                           f"{shown(observation)}.") from error
+    if isinstance(text, str): return text
+    raise RuntimeError(f"`say` made {shown(text)} of what {name} gave, wanted a text.")
+
+
+def _own_text(observation, name: str) -> str:
+    "A text as it is, or the one text field. Raises RuntimeError if there is not one."
+    if isinstance(observation, str): return observation
+    is_mapping = isinstance(observation, Mapping)
+    parts = observation if is_mapping else getattr(observation, '__dict__', {})
+    texts = [part for part in parts.values() if isinstance(part, str)]
+    if len(texts) == 1: return texts[0]
+    raise RuntimeError(f"{name} gave an observation with {len(texts)} texts, {shown(observation)}: "
+                       "say how it is put into words, say=...")
+
+
+def _name(played) -> str:
+    "The name of the class of an environment."
+    return getattr(played, '__name__', type(played).__name__)
 
 # %% ../../nbs/environments/06_adapters.ipynb #8498a8c9
 class OpenEnvTypes(NamedTuple):
@@ -215,8 +304,8 @@ class _Turns:
 def from_openenv(make, action, *, say=None) -> type:
     """An `Environment` class that plays OpenEnv's one, or the client, that `make()` gives.
 
-    action: makes an action of the text of a call. say: puts an observation into words (None: its
-    one text field). The data of an item are the seed of `reset` and the horizon.
+    action: makes an action of the text of a call. say: puts an observation into words (None: it
+    is a text, or has one text field). The data of an item are the seed of `reset` and the horizon.
     A RuntimeError says in one sentence what the other side did that it may not.
     """
     class Played(Environment):
@@ -258,20 +347,10 @@ def _begun(played, say, seed) -> str:
     raise RuntimeError(f"{_name(played)} is over before it begins: `reset` gave done=True.")
 
 
-class _Heard(NamedTuple):
-    "What an environment of OpenEnv answered."
-    text: str
-    reward: float
-    done: bool
-
-
 def _heard(method, say, *given, **knobs) -> _Heard:
     "What a method answers. Raises RuntimeError, in one sentence, for what may not be."
     name = f'{_name(getattr(method, "__self__", method))}.{method.__name__}'
-    try:
-        result = method(*given, **knobs)
-    except Exception as error:
-        raise RuntimeError(f"{name} raised {in_words(error)}") from error
+    result = _called(name, method, *given, **knobs)
     if inspect.isawaitable(result):
         getattr(result, 'close', str)()
         raise RuntimeError(f"{name} is asynchronous, wanted one that answers at once: give "
@@ -279,38 +358,11 @@ def _heard(method, say, *given, **knobs) -> _Heard:
     observation = getattr(result, 'observation', result)
     reward = getattr(result, 'reward', None)
     done = getattr(result, 'done', None)
-    number = 0.0 if reward is None else finite_number(reward)
-    if math.isnan(number):
-        raise RuntimeError(f"{name} gave the reward {shown(reward)}, wanted a finite number or "
-                           "None.")
-    if done not in (True, False):
-        raise RuntimeError(f"{name} gave done={shown(done)}, wanted true or false.")
-    return _Heard(_in_words(observation, say, name), number, bool(done))
-
-
-def _in_words(observation, say, name: str) -> str:
-    "An observation as a text. Raises RuntimeError, in one sentence, if it is none."
-    if say is not None:
-        try:
-            text = say(observation)
-        except Exception as error:
-            raise RuntimeError(f"`say` raised {in_words(error)} for what {name} gave: "
-                               f"{shown(observation)}.") from error
-        if isinstance(text, str): return text
-        raise RuntimeError(f"`say` made {shown(text)} of what {name} gave, wanted a text.")
-    parts = observation if isinstance(observation, Mapping) else vars(observation)
-    texts = [part for part in parts.values() if isinstance(part, str)]
-    if len(texts) == 1: return texts[0]
-    raise RuntimeError(f"{name} gave an observation with {len(texts)} texts, {shown(observation)}: "
-                       "say how it is put into words, say=...")
+    number = 0.0 if reward is None else _number(reward, name)
+    return _Heard(_in_words(observation, say, name), number, _truth(done, name, 'done'))
 
 
 def _takes_seed(reset) -> bool:
     "Whether a `reset` can be given a seed."
     places = inspect.signature(reset).parameters.values()
     return any(place.name == 'seed' or place.kind is place.VAR_KEYWORD for place in places)
-
-
-def _name(played) -> str:
-    "The name of the class of an environment."
-    return getattr(played, '__name__', type(played).__name__)

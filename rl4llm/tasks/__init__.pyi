@@ -242,6 +242,7 @@ from .wishes import Wish as Wish
 from .wishes import Wishes as Wishes
 from .wishes import Written as Written
 from .wishes import all_sentences as all_sentences
+from .wishes import implied_wishes as implied_wishes
 from .wishes import is_fulfilled as is_fulfilled
 from .wishes import plain_wishes as plain_wishes
 from .wishes import prompt_wishes as prompt_wishes

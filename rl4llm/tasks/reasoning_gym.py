@@ -6,7 +6,7 @@
 __all__ = ['gym_sets', 'GymTask', 'gym_task', 'gym_survey', 'gym_table']
 
 # %% ../../nbs/tasks/16_reasoning_gym.ipynb #221e9992
-import ast, functools, hashlib, importlib.util, json, math, random, re, unicodedata
+import ast, functools, hashlib, importlib.util, json, math, random, re, threading, unicodedata
 import warnings
 from copy import deepcopy
 from dataclasses import field, fields, make_dataclass
@@ -26,14 +26,18 @@ from .protocol import (SPLITS, Item, Verdict, VerifierFailed, add_family, draw_d
 
 # %% ../../nbs/tasks/16_reasoning_gym.ipynb #2f44a69b
 _LITERALS = {'binary_matrix', 'n_queens', 'spiral_matrix', 'string_insertion'}
-_FORMULAS = {'countdown', 'intermediate_integration', 'polynomial_multiplication',
-             'simple_integration'}
+_SUMS = {'countdown'}
+_FORMULAS = {'intermediate_integration', 'polynomial_multiplication', 'simple_integration'}
 _COMPLEX = {'complex_arithmetic'}                      # whose scorer takes nan for right
-_FUNCTIONS = {'acos', 'asin', 'atan', 'cos', 'cosh', 'exp', 'log', 'sin', 'sinh', 'sqrt', 'tan',
-              'tanh'}
+_FUNCTIONS = {'acos', 'asin', 'atan', 'cos', 'cosh', 'exp', 'ln', 'log', 'sin', 'sinh', 'sqrt',
+              'tan', 'tanh'}
 _PLAIN = frozenset('Add BinOp Call Constant Div Expression Load Mult Name Pow Sub UAdd USub UnaryOp'
                    .split())                           # parts of a formula, as `ast` names them
+_OF_SUMS = frozenset('Add BinOp Constant Div Expression Mult Sub UAdd USub UnaryOp'.split())
+_LONGEST = 1000                                        # characters of a formula
 _LARGEST_POWER = 40
+_LARGEST_EXPANDED = 400                                # parts of a power, written out
+_MOST_FUNCTIONS = 12                                   # a power of one counts as so many
 
 
 def _tree(text: str):
@@ -47,8 +51,8 @@ def _tree(text: str):
 
 
 def _is_literal(text: str) -> bool:
-    "Whether a text is a Python literal, or words and blanks alone."
-    if re.fullmatch(r'[\w\s]*', text, re.ASCII): return True
+    "Whether a text is a Python literal, or capitals, digits, underscores and blanks alone."
+    if re.fullmatch(r'[A-Z\d_\s]*', text, re.ASCII): return True
     try:
         ast.literal_eval(_tree(text) or '?')
     except Exception:                                  # whatever the parser raises
@@ -57,13 +61,34 @@ def _is_literal(text: str) -> bool:
 
 
 def _is_formula(text: str) -> bool:
-    "Whether a text is a formula of numbers, letters and known functions, of small powers."
-    tree = _tree(text) if len(text) <= 1000 else None
+    "Whether a text is a formula of numbers, letters and a few functions, of small powers."
+    tree = _tree(text) if len(text) <= _LONGEST else None
     if tree is None: return False
     try:
-        return all(map(_is_plain, ast.walk(tree)))
+        return all(map(_is_plain, ast.walk(tree))) and _functions(tree) <= _MOST_FUNCTIONS
     except RecursionError:
         return False
+
+
+def _is_sum(text: str) -> bool:
+    "Whether a text is whole numbers, each in decimal digits, under + - * / and brackets."
+    tree = _tree(text) if len(text) <= _LONGEST else None
+    if tree is None or not re.fullmatch(r'[-+*/()\d\s]*', text, re.ASCII): return False
+    return all(type(node).__name__ in _OF_SUMS for node in ast.walk(tree))
+
+
+def _functions(tree) -> int:
+    "How many functions are called in a part of a formula, were its powers written out."
+    nodes = [*ast.walk(tree)]
+    powers = [node for node in nodes if isinstance(getattr(node, 'op', None), ast.Pow)]
+    more = sum((_size(power) - 1) * _functions(power.left) for power in powers)
+    return more + sum(isinstance(node, ast.Call) for node in nodes)
+
+
+def _size(power) -> float:
+    "A bound of an exponent: the product of the numbers in it."
+    numbers = [node.value for node in ast.walk(power.right) if isinstance(node, ast.Constant)]
+    return math.prod(max(1, abs(number)) for number in numbers)
 
 
 def _is_plain(node) -> bool:
@@ -81,17 +106,19 @@ def _is_plain(node) -> bool:
 
 
 def _is_small(power) -> bool:
-    "Whether there is no power in a power, and no large number in its exponent."
+    "Whether no power is in a power, and it is not large: its exponent, or written out."
     inner = [*ast.walk(power.left), *ast.walk(power.right)]
     numbers = [node.value for node in ast.walk(power.right) if isinstance(node, ast.Constant)]
     if any(isinstance(node, ast.Pow) for node in inner): return False
     if not all(isinstance(number, (int, float)) for number in numbers): return False
-    return math.prod(max(1, abs(number)) for number in numbers) <= _LARGEST_POWER
+    written_out = _size(power) * len([*ast.walk(power.left)])
+    return _size(power) <= _LARGEST_POWER and written_out <= _LARGEST_EXPANDED
 
 
 def _may_be_scored(name: str, text: str) -> bool:
     "Whether the scorer of a data set may be shown a text."
     if name in _LITERALS: return _is_literal(text)
+    if name in _SUMS: return _is_sum(text)
     if name in _FORMULAS: return _is_formula(text)
     if name in _COMPLEX:
         return re.fullmatch(r'[-+*.\d\sij()]*', text, re.ASCII) is not None
@@ -245,23 +272,41 @@ class _Scorers(HelperProcess):
     does = 'scores answers'
     environ = dict(PYTHONHASHSEED='0')
 
+    def begin_anew(self) -> None:
+        super().begin_anew()
+        self.turn = threading.Lock()                   # of one question, with all that it takes
+
 
 def _ask(which: _Which, text: str | None = None) -> dict:
     "What the process says of a problem, or of a text that answers it."
     process = _Scorers.own()
+    with process.turn:                                 # nobody's late question stops it meanwhile
+        said = _asked(process, which, text)
+        if 'unknown' not in said: return said
+        made = _asked(process, which, None)            # the process has not made it yet
+        if made['why']: return made
+        said = _asked(process, which, text)
+    if 'unknown' not in said: return said
+    return dict(score=0.0, why='the process of the scorer ended', fault=False)
+
+
+def _asked(process: _Scorers, which: _Which, text: str | None) -> dict:
+    "What the process says to one question; `late` says that nothing came in time."
     seconds = _TO_MAKE if text is None else _TO_SCORE
     said = process.ask(seconds, **which._asdict(), text=text)
-    if said and 'unknown' in said:                     # the process has not made it yet
-        made = process.ask(_TO_MAKE, **which._asdict(), text=None)
-        said = process.ask(seconds, **which._asdict(), text=text) if made else None
-    if said and 'unknown' not in said: return said
-    return dict(score=0.0, why=f'nothing came within {seconds:g} seconds', fault=False)
+    if said: return said
+    return dict(score=0.0, why=f'late: nothing came within {seconds:g} seconds', fault=False,
+                late=True)
 
 # %% ../../nbs/tasks/16_reasoning_gym.ipynb #52e64e73
 _REFUSED = {
     'boxnet': 'it says no answer, so its scorer cannot be tried',
+    'coin_flip': 'its scorer pays the first digits of a number in full, so any chance is 0',
     'composite': 'it mixes other data sets: name these, one task each',
+    'figlet_font': 'of a long word its scorer pays ten right letters in full',
     'game_of_life_halting': 'where the answer is no, its scorer pays any text in full',
+    'number_sorting': 'its scorer pays in full for numbers that are off by 1, and for nan',
+    'propositional_logic': 'its scorer pays in full for a premise copied from the question',
     'puzzle24': 'its scorer pays for 24 made of any four numbers, not of those of the question',
     'rush_hour': 'it says no answer, so its scorer cannot be tried',
 }
@@ -285,6 +330,13 @@ def _warn_of_fault(name: str) -> None:
     "Warns once of a data set whose scorer broke the contract."
     warnings.warn(f"gym:{name}: the scorer of this data set gives what is no score, or two scores "
                   "for one text; such answers count as wrong.", stacklevel=4)
+
+
+@functools.lru_cache(maxsize=None)
+def _warn_of_lateness(name: str) -> None:
+    "Warns once of a data set whose scorer did not come in time."
+    warnings.warn(f"gym:{name}: nothing came from the scorer of this data set within {_TO_SCORE:g} "
+                  "seconds; such an answer counts as wrong, whatever it is.", stacklevel=4)
 
 
 class GymTask:
@@ -315,6 +367,7 @@ class GymTask:
 
         def propose(rng):
             refusals = []
+            late = 0
             while len(refusals) < 2 * _BLOCK:
                 if here['place'] == _BLOCK:
                     number = rng.getrandbits(22)
@@ -325,7 +378,8 @@ class GymTask:
                 if not said['why']:
                     return Item(self.name, (*which[1:], said['question'], said['answer']))
                 refusals.append(said['why'])
-                if sum('seconds' in why for why in refusals) == 3: break
+                late += said.get('late', False)
+                if late == 3: break
             raise ValueError(f"{self.name} makes no problem at this dial: {refusals[-1]}.")
 
         return propose
@@ -362,6 +416,8 @@ class GymTask:
                                  f"question of seed {item.data[1]} than {item.data[3]!r:.60}.")
         if said.get('fault'):
             _warn_of_fault(name)
+        if said.get('late'):
+            _warn_of_lateness(name)
         score = said.get('score', 0.0)
         if score == 1: return Verdict(True, 1., None, answer, 'correct')
         return Verdict(False, score, 0, answer, said.get('why') or 'not the answer')
@@ -431,7 +487,8 @@ def gym_task(name: str, level: str | None = None, **dial) -> GymTask:
     return task(f'gym:{name}', level, **dial)
 
 # %% ../../nbs/tasks/16_reasoning_gym.ipynb #38b2cb55
-_NONSENSE = ('x', 'nan', 'hello there', 'I do not know', '-987654.5', '[]', 'nan nan nan')
+_NONSENSE = ('x', 'nan', 'hello there', 'I do not know', '-987654.5', '[]', 'nan nan nan', '0',
+             '[NaN, NaN]', '{}')
 
 
 def gym_survey(names, *, count: int = 3) -> list[dict]:
@@ -456,21 +513,42 @@ def _surveyed(name: str, why: str, count: int) -> dict:
     own = []
     others = []
     nonsense = []
+    junk = []
     for item, right in zip(items, answers):
         own.append(made.verify(item, right).score)
         others += [made.verify(item, text).score for text in answers if text != right]
-        nonsense += [made.verify(item, text).score for text in _NONSENSE]
+        nonsense += [made.verify(item, text).score for text in _NONSENSE
+                     if _written(text) != right]
+        junk += [made.verify(item, _written(text)).score for text in _with_junk(item.data[4])]
     most = max(others, default=None)
-    paid = dict(own=min(own), other=most, nonsense=max(nonsense), floor=min(nonsense))
-    scores = {column: value and round(value, 4) for column, value in paid.items()}
+    paid = dict(own=min(own), other=most, nonsense=max(nonsense), floor=min(nonsense),
+                junk=max(junk))
+    scores = {column: value and _rounded(value) for column, value in paid.items()}
     return dict(row, **scores, levels=', '.join(made.levels))
+
+
+def _rounded(score: float) -> float:
+    "A score to four places, 1 only if it is 1."
+    return 1.0 if score == 1 else min(round(score, 4), 0.9999)
+
+
+def _with_junk(answer: str) -> list[str]:
+    "An answer with something that does not belong there: before it, behind it, once more."
+    texts = [f'{answer}, junk, more junk', f'{answer} junk', f'{answer}\njunk', f'junk {answer}',
+             f'{answer} {answer}']
+    try:
+        listed = json.loads(answer)
+    except ValueError:
+        return texts
+    return texts + ([json.dumps([*listed, 'junk'])] if isinstance(listed, list) else [])
 
 
 def gym_table() -> pd.DataFrame:
     """The stored survey: a row for each data set.
 
     own, other, nonsense: the least that an own answer is worth, the most that the answer to another
-    problem and nonsense are worth. floor: the least of nonsense. The version is in `attrs`.
+    problem and nonsense are worth. floor: the least of nonsense. junk: the most that the own answer
+    is worth with something more. The version is in `attrs`.
     """
     package = Path(importlib.util.find_spec('rl4llm').origin).parent
     stored = package / 'assets/reasoning_gym.json'

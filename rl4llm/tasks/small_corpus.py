@@ -325,9 +325,17 @@ def blind_probabilities(prefix, corpus: Corpus = Corpus()) -> dict[str, float]:
 
 
 def true_gain(prefix, segment: str, corpus: Corpus = Corpus()) -> float:
-    "Nats that a perfect thought adds to the logarithm of the segment's probability."
-    known = next_segment_probabilities(prefix, corpus)[segment]
-    return math.log(known) - math.log(blind_probabilities(prefix, corpus)[segment])
+    """Nats that a perfect thought adds to the logarithm of the segment's probability.
+
+    Raises ValueError for a segment that cannot come next.
+    """
+    prefix = tuple(prefix)
+    known = next_segment_probabilities(prefix, corpus)
+    if segment in known:
+        blind = blind_probabilities(prefix, corpus)[segment]
+        return math.log(known[segment]) - math.log(blind)
+    raise ValueError(f"the segment {segment!r:.60} cannot come next: see "
+                     "`next_segment_probabilities`.")
 
 # %% ../../nbs/tasks/15_small_corpus.ipynb #85334b31
 def _story_world(segments):

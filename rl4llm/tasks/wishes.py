@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RHYMES', 'KINDS', 'all_sentences', 'Wish', 'is_fulfilled', 'Written', 'read_text', 'sentences_text', 'wishes_of',
            'wish_scores', 'verify_wishes', 'Solutions', 'wish_solutions', 'plain_wishes', 'wishes_key',
-           'wishes_difficulty', 'prompt_wishes', 'Wishes']
+           'wishes_difficulty', 'prompt_wishes', 'Wishes', 'implied_wishes']
 
 # %% ../../nbs/tasks/14_wishes.ipynb #92913540
 import hashlib, math, random
@@ -173,9 +173,13 @@ def sentences_text(sentences) -> str:
 def wishes_of(item: Item) -> list[Wish]:
     """The wishes of an item, in the order in which they are told.
 
-    Raises ValueError for a kind that there is not.
+    Raises ValueError for a kind that there is not, for no wishes and for no sentences.
     """
     wishes = [Wish(*wish) for wish in item.data[1]]
+    if not wishes:
+        raise ValueError("a problem has at least one wish, and here is none.")
+    if not (isinstance(item.data[0], int) and item.data[0] > 0):
+        raise ValueError(f"a problem asks for at least one sentence, not {item.data[0]!r:.60}.")
     for wish in wishes:
         if wish.kind not in KINDS:
             raise ValueError(f"a wish is one of {', '.join(KINDS)}, not {wish.kind!r:.60}.")
@@ -323,6 +327,9 @@ def _groups(tables) -> tuple[np.ndarray, ...]:
     return tuple(np.split(np.argsort(code, kind='stable'), np.cumsum(sizes)[:-1]))
 
 
+_MOST_TEXTS = 2**63 - 1                                # what a number of 64 bits holds
+
+
 @lru_cache(256)
 def _solutions(data: tuple) -> Solutions:
     count, wishes = data
@@ -343,8 +350,20 @@ def _solutions(data: tuple) -> Solutions:
 
 
 def wish_solutions(item: Item) -> Solutions:
-    "All texts that fulfil an item: their number is exact, and they can be drawn from."
-    return _solutions(item.data)
+    """All texts that fulfil an item: their number is exact, and they can be drawn from.
+
+    Raises ValueError for more sentences than can be counted, or too many wishes at once.
+    """
+    count = item.data[0]
+    wishes = wishes_of(item)
+    if len(all_sentences()) ** count > _MOST_TEXTS:
+        raise ValueError(f"the texts of {count} sentences are too many to be counted, wanted at "
+                         "most 5 sentences.")
+    tables = [_table(wish, count) for wish in wishes]
+    marks = math.prod(table.behind.shape[1] for table in tables)
+    if max(marks, math.prod(len(table.good) for table in tables)) > _MOST_TEXTS:
+        raise ValueError(f"{len(wishes)} such wishes are too many to be counted at once.")
+    return _solutions((count, tuple(wishes)))
 
 # %% ../../nbs/tasks/14_wishes.ipynb #afa0f582
 def _reach(pairs: set) -> set:
@@ -357,8 +376,9 @@ def _reach(pairs: set) -> set:
 
 
 def _order_kept(pairs: set) -> list[Wish]:
-    "The least wishes of order from which all others follow."
+    "The least wishes of order from which all others follow; of a circle, all that follow."
     reach = _reach(pairs)
+    if any(a == b for a, b in reach): return [Wish('before', *pair) for pair in reach]
     by_way = {(a, d) for a, b in reach for c, d in reach if b == c}
     return [Wish('before', *pair) for pair in reach - by_way]
 
@@ -379,7 +399,7 @@ def _lengths(wishes, count: int) -> list[Wish]:
 
 
 def plain_wishes(item: Item) -> list[Wish]:
-    "The wishes without those that follow from others, sorted: equal for equal problems."
+    "The wishes without those that follow from others by the rules above, sorted."
     count = item.data[0]
     wishes = set(wishes_of(item))
     kept = _order_kept({(wish.first, wish.second) for wish in wishes if wish.kind == 'before'})
@@ -403,9 +423,11 @@ def _listed(item: Item) -> str:
 
 
 def wishes_key(item: Item) -> str:
-    """Canonical identity: blind to the order of wishes and to those that follow from others.
+    """Identity, blind to the order of wishes and to those that `plain_wishes` drops.
 
-    Problems of one sentence are the same exactly if they have the same solutions.
+    Problems of one sentence have one key exactly if they have the same solutions. Of several
+    sentences, one key says that the solutions are the same, and not the converse: see
+    `implied_wishes`.
     """
     if item.data[0] == 1: return f'wishes|1|{_listed(item)}'
     return f"wishes|{item.data[0]}|{'|'.join(map(_name, plain_wishes(item)))}"
@@ -576,3 +598,22 @@ class Wishes:
 
     def chance(self, item):
         return wish_solutions(item).count / len(all_sentences()) ** item.data[0]
+
+# %% ../../nbs/tasks/14_wishes.ipynb #1b6ab3bc
+def implied_wishes(item: Item) -> list[Wish]:
+    """The wishes that add nothing: without one of them the solutions are the same.
+
+    Each on its own: of two that follow from each other both are named. It takes as many counts as
+    there are wishes.
+    """
+    wishes = wishes_of(item)
+    full = wish_solutions(item).count
+    without = [wishes[:i] + wishes[i + 1:] for i in range(len(wishes))]
+    counts = [_number_of_texts(item.data[0], others) for others in without]
+    return [wish for wish, count in zip(wishes, counts) if count == full]
+
+
+def _number_of_texts(count: int, wishes: list[Wish]) -> int:
+    "How many texts of so many sentences fulfil wishes; of no wishes, all of them."
+    if not wishes: return len(all_sentences()) ** count
+    return wish_solutions(Item('wishes', (count, tuple(wishes)))).count
