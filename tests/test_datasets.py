@@ -131,6 +131,7 @@ def test_the_full_scale_files_name_known_data_sets():
         'paired',
         'prorl',
         'rlcr',
+        'rubric',
         'scope',
     }
 

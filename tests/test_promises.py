@@ -248,6 +248,12 @@ BROKEN = {
         'a band without room': text_reward(band=(1.0, 0.0)),
         'less than one look': text_reward(looks=0),
     },
+    'rubric_reward': {
+        'there is one item a completion': short_items,
+        'an `error` that is no probability': text_reward(error=2),
+        'as `rubric_score`': text_reward(stretch=0),
+    },
+    'praised_reward': {'as `rubric_reward` does': short_items},
     'subgroup_votes': {
         'a wrong share': knobs(share=0),
         'another baseline': knobs(baseline='x'),

@@ -368,7 +368,8 @@ NOT_IN_TOKENS = set(
     prompt_pairs.brittle prompt_pairs.samples random_reward.seed flipped_reward.seed dealt_reward.seed mended_reward.seed mended_reward.full pattern_reward.full reference_value.epochs reference_value.fit rehearse_solved.tries
     sample_episodes.max_new_tokens sample_episodes.seed sample_episodes.top_k reset_reference.every reset_reference.patience scheduled.over shuffled.seed variety.n rlfr.epochs rlfr.warmup sample.max_new_tokens sample.seed sample.top_k stale_sample.lag token_reward_weights.epochs
     token_reward_weights.warmup accuracy_band.most elliptical.dim tournament_reward.seed
-    subgroup_votes.size subgroup_votes.seed marked_reward.seed marked_reward.looks""".split()
+    subgroup_votes.size subgroup_votes.seed marked_reward.seed marked_reward.looks
+    rubric_reward.seed praised_reward.seed""".split()
 )
 
 

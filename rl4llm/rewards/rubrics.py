@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['Criterion', 'Rubric', 'rubric_score', 'grade', 'item_scores', 'item_rubric', 'prompt_text', 'rubric_reward', 'praise',
-           'no_praise', 'praised_reward']
+           'no_praise', 'praised_reward', 'Fulfils', 'candidate_wishes', 'Pair', 'contrast', 'pair_accuracy',
+           'consistent', 'in_band', 'not_yet_met']
 
 # %% ../../nbs/rewards/15_rubrics.ipynb #15a00002
 import math
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import permutations
 from typing import NamedTuple
 
 # %% ../../nbs/rewards/15_rubrics.ipynb #15a00003
@@ -19,7 +20,7 @@ from ..core.settings_file import check_name, check_real
 from .judges import Question, ask, noisy_judge
 from .label_free import dealt_reward
 from .verifier import as_item, text_of, verdicts
-from ..tasks.wishes import KINDS, RHYMES, Wish, is_fulfilled, read_text, wish_scores
+from ..tasks.wishes import Wish, all_sentences, is_fulfilled, read_text, wish_scores
 
 # %% ../../nbs/rewards/15_rubrics.ipynb #15a00005
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Criterion:
     kind: 'rule' for what the prompt demands, 'principle' for what is good without being demanded.
     critical: a text that misses it gets nothing. check: a function of a `Question` that gives the
     degree in place of the judge.
-    Raises ValueError for an empty text, points that are no number, or another kind.
+    Raises ValueError for an empty text or points that are no number, KeyError for another kind.
     """
     text: str
     points: float = 1.0
@@ -220,6 +221,79 @@ def praised_reward(prompts, completions, *, item=None, points: float = 1.0, veto
 add_recipe('rubric', 'grpo', paper=1, reward=rubric_reward,
            summary='GRPO on the points of a rubric: dense where a verdict is all or nothing')
 add_recipe('rubric_shuffled', 'rubric', reward=use(dealt_reward, reward=rubric_reward),
-           summary='placebo: the scores are dealt out among the answers of a prompt')
-add_recipe('rubric_veto', 'rubric', paper=1, reward=use(praised_reward, veto=True),
-           summary='an easy criterion has many points, and a veto against taking them');
+           summary='placebo: the scores are dealt out among the answers of a prompt');
+
+# %% ../../nbs/rewards/15_rubrics.ipynb #15a00024
+@dataclass(frozen=True)
+class Fulfils:
+    "A check: whether a text fulfils a wish."
+    wish: Wish
+
+    def __call__(self, question: Question) -> bool:
+        return self.of(read_text(question.text).sentences)
+
+    def of(self, sentences) -> bool:
+        "Whether sentences fulfil it; no sentences fulfil nothing."
+        return bool(sentences) and is_fulfilled(self.wish, sentences)
+
+
+def candidate_wishes() -> list[Wish]:
+    "The small language of criteria that is searched."
+    words = sorted({word for sentence in all_sentences() for word in sentence})
+    things = ('cat dog bird tree house happy sad red blue green big good bad').split()
+    found = [Wish(kind, word) for kind in ('mention', 'avoid') for word in words]
+    found += [Wish('before', *pair) for pair in permutations(things, 2)]
+    found += [Wish('words', low, low + 3) for low in range(3, 20)]
+    return [*found, Wish('mood', 'happy'), Wish('mood', 'sad'), Wish('rhyme'), Wish('turn')]
+
+
+class Pair(NamedTuple):
+    "Two texts of one prompt, the preferred one first."
+    chosen: str
+    rejected: str
+
+
+def contrast(pairs, candidates, *, most: int = 5) -> Rubric:
+    "The `most` candidates with the largest separation above 0, which is their points."
+    sentences = {text: read_text(text).sentences for pair in pairs for text in pair}
+    found = []
+    for wish in candidates:
+        check = Fulfils(wish)
+        met = {text: check.of(read) for text, read in sentences.items()}
+        apart = sum(met[pair.chosen] - met[pair.rejected] for pair in pairs) / len(pairs)
+        kind = 'rule' if all(met[pair.chosen] for pair in pairs) else 'principle'
+        name = ' '.join(map(str, wish)).strip()
+        if apart > 0:
+            found.append(Criterion(name, apart, kind, check=check))
+    return Rubric(tuple(sorted(found, key=lambda criterion: -criterion.points)[:most]))
+
+# %% ../../nbs/rewards/15_rubrics.ipynb #15a00026
+def pair_accuracy(rubric: Rubric, pairs) -> list[float]:
+    "For each pair 1 if the rubric scores the preferred text higher, 1/2 if they are equal."
+    texts = [text for pair in pairs for text in pair]
+    same = [rubric] * len(texts)
+    degrees = grade(same, [''] * len(texts), texts, _no_judge)
+    scores = [rubric_score(rubric, row) for row in degrees]
+    return [(a > b) + (a == b) / 2 for a, b in zip(scores[::2], scores[1::2])]
+
+
+def _no_judge(questions):
+    raise ValueError("a criterion without a check cannot be tried on pairs without a judge.")
+
+
+def consistent(rubric: Rubric, pairs, tau: float = 0.5) -> list[Pair] | None:
+    "The pairs that a rubric gets right, None if these are fewer than the share `tau`."
+    right = [correct == 1 for correct in pair_accuracy(rubric, pairs)]
+    if sum(right) < tau * len(pairs): return None
+    return [pair for pair, kept in zip(pairs, right) if kept]
+
+# %% ../../nbs/rewards/15_rubrics.ipynb #15a00029
+def in_band(means, low: float, high: float) -> list[int]:
+    "The numbers of the problems whose mean score is from `low` to `high`."
+    return [number for number, mean in enumerate(means) if low <= mean <= high]
+
+
+def not_yet_met(degrees, most: float) -> list[int]:
+    "The numbers of the criteria whose mean over the rows of degrees is at most `most`."
+    rates = [sum(column) / len(column) for column in zip(*degrees)]
+    return [number for number, rate in enumerate(rates) if rate <= most]
