@@ -171,7 +171,7 @@ def _scores(rows: dict, count: int, make_rubric, judge, **knobs) -> list[float |
 def rubric_reward(prompts, completions, *, item=None, rubric=item_rubric, judge=None,
                   error: float = 0.0, saturation: float = 0.0, stretch: float = 1.0, seed: int = 0,
                   **columns) -> list[float | None]:
-    """The score of each completion by the rubric of its item, at most 1, not clipped from below.
+    """The score of each completion by the rubric of its item: at most 1, can be negative.
 
     None where there is no item. rubric: a function from an item to its `Rubric`.
     judge: a `Judge`; if None, the exact degrees of the item's own criteria, each turned round
@@ -202,7 +202,7 @@ def no_praise(question: Question) -> bool:
        changes='an easy criterion with many points beside the others, with or without a veto')
 def praised_reward(prompts, completions, *, item=None, points: float = 1.0, veto: bool = False,
                    judge=None, error: float = 0.0, seed: int = 0, **columns) -> list[float | None]:
-    """The score by the rubric of the item and self-praise, which has `points` times its points.
+    """The score by the item's rubric and self-praise, worth `points` times the rubric.
 
     None where there is no item. veto: whether too much praise takes everything.
     judge, error, seed: as in `rubric_reward`. Raises as `rubric_reward` does.
