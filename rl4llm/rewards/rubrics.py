@@ -143,10 +143,8 @@ def prompt_text(prompt) -> str:
 
 def _rows_to_grade(prompts, completions, item, judge) -> tuple[dict, object]:
     "(prompt, text, item) by row for rows with an item, and the judge to ask."
-    items = [as_item(x) for x in item] if item is not None else []
-    if len(items) != len(completions):
-        raise ValueError(f"{len(items)} items were given for {len(completions)} completions: "
-                         "wanted one for each.")
+    verdicts(completions, item)                        # refuses what is no list of items
+    items = [as_item(x) for x in item]
     truth = _Truth()
     rows = {}
     for row, (x, prompt, completion) in enumerate(zip(items, prompts, completions)):
