@@ -133,6 +133,7 @@ def test_the_full_scale_files_name_known_data_sets():
         'rlcr',
         'rlp',
         'rlpt',
+        'rubric',
         'scope',
     }
 

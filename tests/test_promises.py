@@ -258,6 +258,12 @@ BROKEN = {
         '0 <= tau <= 1': made_with(tau=2.0),
         'a group of a single row': singles,
     },
+    'rubric_reward': {
+        'there is one item a completion': short_items,
+        'an `error` that is no probability': text_reward(error=2),
+        'as `rubric_score`': text_reward(stretch=0),
+    },
+    'praised_reward': {'as `rubric_reward` does': short_items},
     'subgroup_votes': {
         'a wrong size': knobs(size=0),
         'share': knobs(share=0),

@@ -369,6 +369,9 @@ _REASONS = {
     'a control arm: the gains are dealt out among the thoughts of a prompt': ['rlp_dealt'],
     'a control arm: marks in a band so narrow that the scatter of the judge fills it': ['marks'],
     'certainty is rewarded, and the verdict never asked for': ['self_certainty'],
+    'two of its three criteria are paid to wrong answers as well: that they can be read, and how '
+    'far they are right': ['rubric'],
+    'a control arm: the scores are dealt out among the answers of a prompt': ['rubric_shuffled'],
     'phrases are counted, and the verdict never asked for': ['reasoning_pattern'],
     'tags and lengths are paid beside the verdict, so a part of each step goes to them; its paper '
     'begins with a supervised start': ['adactrl', 'adactrl_gated'],
