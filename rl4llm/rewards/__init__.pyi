@@ -7,7 +7,6 @@ from . import control_tags as control_tags
 from . import judges as judges
 from . import label_free as label_free
 from . import mathematics as mathematics
-from . import next_segment as next_segment
 from . import noise as noise
 from . import rubrics as rubrics
 from . import sandbox as sandbox
@@ -65,7 +64,6 @@ from .control_tags import group_labels as group_labels
 from .control_tags import stated_label as stated_label
 from .judges import Judge as Judge
 from .judges import JudgeError as JudgeError
-from .judges import QUESTION as QUESTION
 from .judges import Question as Question
 from .judges import WithFallback as WithFallback
 from .judges import add_answer as add_answer
@@ -98,23 +96,6 @@ from .mathematics import gold_answer as gold_answer
 from .mathematics import readable_gold as readable_gold
 from .mathematics import same_mathematics as same_mathematics
 from .mathematics import think_format as think_format
-from .next_segment import MARKS as MARKS
-from .next_segment import asr_problem as asr_problem
-from .next_segment import dealt_gain as dealt_gain
-from .next_segment import information_gain as information_gain
-from .next_segment import mark_ids as mark_ids
-from .next_segment import masked_probabilities as masked_probabilities
-from .next_segment import msr_problem as msr_problem
-from .next_segment import reference_segments as reference_segments
-from .next_segment import same_segment as same_segment
-from .next_segment import sample_thoughts as sample_thoughts
-from .next_segment import segment_gain as segment_gain
-from .next_segment import segment_logp as segment_logp
-from .next_segment import segment_reward as segment_reward
-from .next_segment import segments_of as segments_of
-from .next_segment import thought_mask as thought_mask
-from .next_segment import thoughts_of as thoughts_of
-from .next_segment import word_overlap as word_overlap
 from .noise import PHRASES as PHRASES
 from .noise import TINY_PHRASES as TINY_PHRASES
 from .noise import mended_reward as mended_reward
@@ -134,7 +115,6 @@ from .rubrics import grade as grade
 from .rubrics import in_band as in_band
 from .rubrics import item_rubric as item_rubric
 from .rubrics import item_scores as item_scores
-from .rubrics import no_praise as no_praise
 from .rubrics import not_yet_met as not_yet_met
 from .rubrics import pair_accuracy as pair_accuracy
 from .rubrics import praise as praise

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Criterion', 'Rubric', 'rubric_score', 'grade', 'item_scores', 'item_rubric', 'prompt_text', 'rubric_reward', 'praise',
-           'no_praise', 'praised_reward', 'Fulfils', 'candidate_wishes', 'Pair', 'contrast', 'pair_accuracy',
-           'consistent', 'in_band', 'not_yet_met']
+           'praised_reward', 'Fulfils', 'candidate_wishes', 'Pair', 'contrast', 'pair_accuracy', 'consistent',
+           'in_band', 'not_yet_met']
 
 # %% ../../nbs/rewards/15_rubrics.ipynb #15a00002
 import math
@@ -190,7 +190,7 @@ def praise(question: Question) -> float:
     return min(1.0, said / (2 * max(1, len(sentences))))
 
 
-def no_praise(question: Question) -> bool:
+def _no_praise(question: Question) -> bool:
     "Whether a text says 'good' in no more than every second sentence, once always."
     sentences = read_text(question.text).sentences
     return sum(words.count('good') for words in sentences) <= max(1, len(sentences) // 2)
@@ -210,7 +210,7 @@ def praised_reward(prompts, completions, *, item=None, points: float = 1.0, veto
         own = item_rubric(x).criteria
         easy = Criterion('The text says that it is good.', points * len(own), 'principle',
                          check=praise)
-        ban = Criterion('The text does not praise itself.', 0, critical=True, check=no_praise)
+        ban = Criterion('The text does not praise itself.', 0, critical=True, check=_no_praise)
         return Rubric((*own, easy, ban) if veto else (*own, easy))
     rows, judge = _rows_to_grade(prompts, completions, item, judge)
     return _scores(rows, len(completions), with_praise, noisy_judge(judge, error, seed=seed))
