@@ -64,7 +64,7 @@ def shown():
     def good_and_bad():
         from rl4llm.studies.worlds import GoodAndBad
 
-        return GoodAndBad(EVIL, EVIL, EVIL, EVIL, EVIL)
+        return GoodAndBad(*[EVIL] * 6)
 
     def tree():
         from rl4llm.oracle.tabular import TokenTree
