@@ -336,6 +336,12 @@ def mathematics():
     same_mathematics('a new answer 17', '18')
 
 
+def server():
+    from rl4llm.rewards.judges import endpoint_judge
+
+    endpoint_judge('a model', base_url='http://127.0.0.1:9')
+
+
 def parquet():
     from rl4llm.scaling.datasets import _parquet_rows
 
@@ -363,6 +369,7 @@ EXTRAS = {
     'reasoning_gym': ('envs', [reasoning_gym, reasoning_gym_sets]),
     'datasets': ('scale', [trl_data]),
     'math_verify': ('scale', [mathematics]),
+    'openai': ('scale', [server]),
     'pyarrow': ('', [parquet]),
     'trl': ('scale', [bridge]),
     'accelerate': ('scale', [two_processes]),

@@ -359,7 +359,8 @@ def _heard(method, say, *given, **knobs) -> _Heard:
     reward = getattr(result, 'reward', None)
     done = getattr(result, 'done', None)
     number = 0.0 if reward is None else _number(reward, name)
-    return _Heard(_in_words(observation, say, name), number, _truth(done, name, 'done'))
+    over = _truth(done, name, 'done')
+    return _Heard(_in_words(observation, say, name), number, over)
 
 
 def _takes_seed(reset) -> bool:
