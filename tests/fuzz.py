@@ -132,7 +132,7 @@ def result_of(part):
     plain = unmarked(part)
     before, sign, after = plain.rpartition('=')
     named = before.strip()
-    sums = all(x.isdecimal() or x.isspace() or x in '+-*/().=' for x in named)
+    sums = all(x.isdecimal() or x.isspace() or x in '+-*/×·÷().=' for x in named)
     return unmarked(after) if sign and (sums or named.isidentifier()) else plain
 
 
