@@ -21,8 +21,8 @@ from . import resample_on_correct as resample_on_correct
 from . import token_credit as token_credit
 from .anchor_states import ANCHORS as ANCHORS
 from .anchor_states import by_number as by_number
-from .anchor_states import company as company
 from .anchor_states import gigpo as gigpo
+from .anchor_states import shared_turns as shared_turns
 from .anchor_states import states_before as states_before
 from .anchor_states import turns_of as turns_of
 from .baselines import no_advantage as no_advantage
