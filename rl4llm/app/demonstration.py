@@ -34,7 +34,7 @@ def demo_sizes(using=None) -> dict:
     "Model, task, steps and sample numbers of the demo under the settings in force."
     cpu = dict(model='tiny', level='standard', test='hard', steps=50, prompts=16, group=16,
                problems=48, samples=256)
-    gpu = dict(model='small-v1', level='hard', test='extreme', steps=100, prompts=64, group=16,
+    gpu = dict(model='tiny', level='standard', test='hard', steps=100, prompts=64, group=16,
                problems=200, samples=256)
     dry = dict(model='tiny', steps=1, prompts=2, group=4, problems=2, samples=8)
     return size(cpu=cpu, gpu=gpu, dry=dry, using=using)

@@ -60,10 +60,21 @@ class Rollouts:
 
     def __len__(self) -> int: return self.tokens.shape[0]
 
+    def to(self, device):
+        "The same rows on a device."
+        return dataclasses.replace(self, **_on(device, vars(self)),
+                                   components=_on(device, self.components),
+                                   signals=_on(device, self.signals))
+
     def __repr__(self) -> str:
         return f"Rollouts({_counts(self)}, mean reward {self.rewards.nanmean():.3f})"
 
     def _repr_html_(self) -> str: return _rollouts_html(self)
+
+
+def _on(device, named: dict) -> dict:
+    "The tensors among named values, on a device."
+    return {name: x.to(device) for name, x in named.items() if torch.is_tensor(x)}
 
 
 def _counts(r) -> str:

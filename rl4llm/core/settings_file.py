@@ -8,7 +8,7 @@ __all__ = ['FILE', 'KEYS', 'Key', 'is_on', 'close_names', 'nearest', 'check_name
            'apply_settings', 'size']
 
 # %% ../../nbs/core/01_settings_file.ipynb #a3deaff5
-import configparser, difflib, html, math, operator, os, re
+import configparser, difflib, html, math, operator, os, re, warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -336,7 +336,8 @@ def apply_settings(using=None) -> Settings:
 def size(*, cpu, gpu, dry=None, using=None):
     """The value of the preset in force, `cpu` or `gpu`; on a dry run `dry`, if it is given.
 
-    Dicts must have the same keys, and `dry` replaces some of them.
+    Dicts must have the same keys, and `dry` replaces some of them. A `model` of the gpu preset
+    that has not been pretrained yet is replaced by the cpu's, with a warning.
     using: the settings; None takes those in force.
     Raises ValueError for keys that only one of them has.
     """
@@ -349,4 +350,15 @@ def size(*, cpu, gpu, dry=None, using=None):
     if odd:
         raise ValueError("size: every preset needs the same keys; "
                          f"{', '.join(sorted(odd))} is not in all of them.")
-    return {**value, **changes} if using.dry_run else value
+    if using.dry_run: return {**value, **changes}
+    return _with_model_at_hand(value, cpu, using.runs)
+
+
+def _with_model_at_hand(chosen: dict, cpu: dict, runs: Path) -> dict:
+    "The sizes `chosen`, with the model of `cpu` where theirs has not been pretrained here."
+    model = chosen.get('model')
+    if model == cpu.get('model') or (runs / 'models' / model / 'config.json').exists():
+        return chosen
+    warnings.warn(f"the gpu preset would take the model {model!r}, which is not made here yet, and "
+                  f"takes {cpu['model']!r}; `rl4llm pretrain {model}` makes it.", stacklevel=3)
+    return {**chosen, 'model': cpu['model']}

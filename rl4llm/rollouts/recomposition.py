@@ -146,7 +146,7 @@ class recomposed_sample:
         chance = schedule_at(self.steps / self.horizon, *self.chances, shape='cosine')
         key = torch.tensor([_CHANCE])
         if len(self.kept) == self.size and float(keyed_uniform(seed, key, key)) < chance:
-            kept = [_on(batch, policy.device) for batch in self.kept]
+            kept = [batch.to(policy.device) for batch in self.kept]   # on the CPU if just read
             return stacked_batches(kept, policy.pad)
         drawn = sample(policy, items, group, seed=seed, **how)
         return dataclasses.replace(drawn, traj=drawn.traj + (self.steps << 32))
@@ -170,11 +170,6 @@ class recomposed_sample:
         self.kept = read_log(state)
         self.steps = state['steps']
 
-
-def _on(batch, device):
-    "The same rows on a device: from a checkpoint they come on the CPU."
-    tensors = {name: x.to(device) for name, x in vars(batch).items() if torch.is_tensor(x)}
-    return dataclasses.replace(batch, **tensors)
 
 # %% ../../nbs/rollouts/03_recomposition.ipynb #4231b715
 @stage('advantage', paper=26, parent='grpo', needs=('rollouts',), unbiased=False,

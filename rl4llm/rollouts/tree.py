@@ -298,6 +298,7 @@ def _draw(forest: Forest, places: list, born: list, *, ends=(), most: int | None
     room = (forest.room - at).clamp(max=forest.room if most is None else most)
     begun = beginnings(forest.ids, forest.prompt_mask, [k for k, _ in places], so_far)
     noise = forest.noise(born, at, int(room.max()))
+    which, noise, room = (x.to(forest.ids.device) for x in (which, noise, room))
     drawn = continue_rows(forest.policy, (*begun, which), noise, room=room, ends=ends,
                           temperature=forest.temperature)
     for row, (k, number) in enumerate(born):
@@ -353,10 +354,11 @@ def _as_rollouts(forest, rows: list, once: bool):
     fields = dict(fork_at=fork_at, finished=torch.tensor(ended), seg=_filled(real, depth, -1))
     fields['parent'] = torch.tensor([row.parent for row in rows])
     fields['temperature'] = forest.temperature or 1.0
-    asked = dict(prompt_ids=forest.ids, prompt_mask=forest.prompt_mask, items=tuple(forest.items))
-    return make_rollouts(**asked, **fields, prompt=torch.tensor([row.k for row in rows]),
-                         tokens=tokens, mask=real & own if once else real, logp_behave=logp,
-                         texts=policy.decode(tokens, real))
+    fields |= dict(prompt_ids=forest.ids.cpu(), prompt_mask=forest.prompt_mask.cpu())
+    fields |= dict(items=tuple(forest.items), texts=policy.decode(tokens, real))
+    rollouts = make_rollouts(**fields, prompt=torch.tensor([row.k for row in rows]),
+                             tokens=tokens, mask=real & own if once else real, logp_behave=logp)
+    return rollouts.to(policy.device)
 
 
 def _depths(tree: Tree, leaf: int) -> list:
