@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import budget as budget
 from . import mixing as mixing
+from . import search as search
 from . import voting as voting
 from .budget import Budgeted as Budgeted
 from .budget import budget_table as budget_table
@@ -9,6 +10,14 @@ from .mixing import Mixed as Mixed
 from .mixing import guided as guided
 from .mixing import mix_logits as mix_logits
 from .mixing import transferred as transferred
+from .search import Searched as Searched
+from .search import best_of_all as best_of_all
+from .search import by_likelihood as by_likelihood
+from .search import by_text as by_text
+from .search import countdown_hope as countdown_hope
+from .search import found_rows as found_rows
+from .search import last_best as last_best
+from .search import wrong_at_times as wrong_at_times
 from .voting import Ballots as Ballots
 from .voting import Chooser as Chooser
 from .voting import RULES as RULES
