@@ -15,7 +15,6 @@ from .search import best_of_all as best_of_all
 from .search import by_likelihood as by_likelihood
 from .search import by_text as by_text
 from .search import countdown_hope as countdown_hope
-from .search import found_rows as found_rows
 from .search import last_best as last_best
 from .search import wrong_at_times as wrong_at_times
 from .voting import Ballots as Ballots

@@ -63,6 +63,7 @@ from .frontiers import verdict_table as verdict_table
 from .primed_bases import LARGE as LARGE
 from .primed_bases import PRIMED as PRIMED
 from .primed_bases import PRIMED_RUN as PRIMED_RUN
+from .primed_bases import carried_table as carried_table
 from .primed_bases import carry_change as carry_change
 from .primed_bases import exam_of as exam_of
 from .primed_bases import habits_of_base as habits_of_base
@@ -73,7 +74,6 @@ from .primed_bases import primed_table as primed_table
 from .primed_bases import store_carried as store_carried
 from .primed_bases import train_all_primed as train_all_primed
 from .primed_bases import train_primed as train_primed
-from .primed_bases import trained_base as trained_base
 from .probes import SEED as SEED
 from .probes import StoredResult as StoredResult
 from .probes import changed_probes as changed_probes

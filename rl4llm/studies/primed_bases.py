@@ -4,20 +4,22 @@
 
 # %% auto #0
 __all__ = ['PRIMED', 'PRIMED_RUN', 'LARGE', 'habits_of_base', 'train_primed', 'primed_records', 'primed_due', 'train_all_primed',
-           'primed_table', 'plot_primed', 'trained_base', 'exam_of', 'carry_change', 'store_carried']
+           'primed_table', 'plot_primed', 'exam_of', 'carry_change', 'store_carried', 'carried_table']
 
 # %% ../../nbs/studies/08_primed_bases.ipynb #88a10002
 import dataclasses
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 
 # %% ../../nbs/studies/08_primed_bases.ipynb #88a10003
+from ..analysis.passk import bootstrap_band
 from ..analysis.plots import OKABE_ITO, style
 from ..analysis.thoughts import thought_summary, thought_table
 from ..core.policy import ASSETS, Policy
 from ..core.settings_file import check_name, check_whole
 from ..core.storage import read_json, readable_json, write_atomic
-from ..inference.mixing import transferred
+from ..inference.mixing import Mixed, transferred
 from ..rollouts.tree import Meter
 from .study import revision, standing
 from .tryouts import (Tryout, examine, gain, interval_text, tryout_recipe)
@@ -169,7 +171,7 @@ LARGE = 'tiny-think-v1'
 _CARRIED_FILE = ASSETS / 'analysis' / 'carried_change.json'
 
 
-def trained_base(name: str, how: Tryout = PRIMED_RUN, *, seed: int = 0):
+def _trained_base(name: str, how: Tryout = PRIMED_RUN, *, seed: int = 0):
     "A base before training, and the same base after it."
     base = Policy.load(name, fast=True, bf16=False)
     policy = base.clone()
@@ -208,17 +210,19 @@ def carry_change(ws=(0.5, 1.0, 1.5, 2.0), *, how: Tryout = PRIMED_RUN, floor: fl
 
     def alone(model): return model
 
-    small, small_after = trained_base(PRIMED[0], how, seed=seed)
+    small, small_after = _trained_base(PRIMED[0], how, seed=seed)
     large = Policy.load(LARGE, fast=True, bf16=False)
     for label, model in dict(small=small, **{'small, trained': small_after}, large=large).items():
         add(label, alone, model)
+    def cut(model): return Mixed([(model, 1.0)], floor=floor)
+    add('large with the floor alone', cut, large)
     for w in ws:
         def carried(*models, w=w): return transferred(*models, w, floor=floor)
         add(f'large and the change, w = {w:g}', carried, large, small_after, small)
-    straight, straight_after = trained_base(PRIMED[1], how, seed=seed)
+    straight, straight_after = _trained_base(PRIMED[1], how, seed=seed)
     def carried(*models): return transferred(*models, 1.0, floor=floor)
     add('large and a stranger\'s change, w = 1', carried, large, straight_after, straight)
-    add('large, trained', alone, trained_base(LARGE, how, seed=seed)[1])
+    add('large, trained', alone, _trained_base(LARGE, how, seed=seed)[1])
     return dict(seed=seed, floor=floor, samples=how.samples, terms=_terms_of(how), rows=rows)
 
 
@@ -227,3 +231,20 @@ def store_carried(path=None, **knobs) -> dict:
     record = carry_change(**knobs)
     write_atomic(path or _CARRIED_FILE, readable_json(record))
     return record
+
+# %% ../../nbs/studies/08_primed_bases.ipynb #88a10204
+def carried_table(record: dict | None = None) -> pd.DataFrame:
+    """One row an exam: share right, the difference to the large model alone, and the cost.
+
+    The intervals are 95%, over the problems.
+    """
+    record = read_json(_CARRIED_FILE) if record is None else record
+    shares = {label: np.array(row['right'])[:, None] / record['samples']
+              for label, row in record['rows'].items()}
+    rows = {}
+    for label, row in record['rows'].items():
+        above = [float(x[0]) for x in bootstrap_band(shares[label], shares['large'])]
+        found = {'right': round(float(shares[label].mean()), 3),
+                 'above large [95%]': interval_text(*above)}
+        rows[label] = found | dict(computed=row['computed'], passes=row['passes'])
+    return pd.DataFrame.from_dict(rows, orient='index')
