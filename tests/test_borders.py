@@ -676,6 +676,7 @@ def by_key(place, key, *before, **more):
 
 MISSPELT = {
     'world': ('lokup', 'lookup'),
+    'primed base': ('tiny-thnk-s-v1', 'tiny-think-s-v1'),
     'data set': ('spell_backwrd', 'spell_backward'),
     'recipe': ('grpoo', 'grpo'),
     'stage': ('ppo_clipp', 'ppo_clip'),
@@ -704,6 +705,7 @@ MISSPELT = {
 LOOKED_UP = {
     'core.registry.recipe': ('recipe', first),
     'studies.worlds.train_world': ('world', first),
+    'studies.primed_bases.train_primed': ('primed base', first),
     'tasks.reasoning_gym.gym_task': ('data set', first),
     'core.registry.find_recipe': ('recipe', first),
     'core.registry.as_recipe': ('recipe', first),

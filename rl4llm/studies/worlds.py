@@ -130,7 +130,7 @@ def train_world(name: str, arm: str = 'trained', *, seed: int = 0,
     """Train the base on one world and examine it: a JSON-able record.
 
     steps: another number than that of the world's run.
-    Raises ValueError for a world or an arm that there is not, or less than one step.
+    Raises KeyError for a world or an arm that there is not, ValueError for less than one step.
     """
     check_name(name, WORLD_RUNS, 'world')
     run = WORLD_RUNS[name]
@@ -189,7 +189,7 @@ def train_worlds(names, *, say=print, path=None) -> dict:
     names: all of them, whether they are due or not.
     path: of the file; None for the one that is stored with the package.
     A run takes from half a minute to a quarter of an hour.
-    Raises ValueError for a world that there is not, before any is trained on.
+    Raises KeyError for a world that there is not, before any is trained on.
     """
     path = path or _WORLD_FILE
     for name in names:
