@@ -33,7 +33,7 @@ load_stages()
 OURS = sorted(name for name, spec in RECIPES.items() if spec.module.startswith('rl4llm'))
 SAMPLERS = ('a_lol', 'branch_grpo', 'by_the_clock', 'cure', 'decoupled_ppo', 'rlp', 'rorecomp')
 CHOSEN = OURS if not STANDS_IN else ('grpo', 'paired', 't1', 'ppo', *SAMPLERS)
-WORLDS = list(WORLD_RUNS) if not STANDS_IN else ['bandit', 'wishes']
+WORLDS = list(WORLD_RUNS) if not STANDS_IN else ['wishes']
 SAME = ('reward', 'tokens', 'rows')
 CLOSE = {'kl_cov': 0.5}  # one token is on its leash, and rounding chooses it among equals
 

@@ -12,6 +12,7 @@ from rl4llm.studies.primed_bases import (
     LARGE,
     PRIMED,
     PRIMED_RUN,
+    carried_table,
     carry_change,
     habits_of_base,
     plot_primed,
@@ -21,6 +22,8 @@ from rl4llm.studies.primed_bases import (
     train_all_primed,
     train_primed,
 )
+from rl4llm.studies.study import standing
+from rl4llm.studies.tryouts import tryout_recipe
 from rl4llm.tasks import task
 from rl4llm.training.pretraining import base_spec
 
@@ -51,6 +54,17 @@ def test_stored_runs_are_current_and_as_said():
     table = primed_table()
     assert set(table.index.get_level_values('base')) == set(PRIMED)
     assert all(len(r['reward']) == PRIMED_RUN.steps for r in primed_records())
+
+
+def test_a_carried_change_is_the_changes_and_not_the_floors():
+    record = read_json(ASSETS / 'analysis' / 'carried_change.json')
+    assert standing(record, tryout_recipe('grpo', PRIMED_RUN), 'grpo') == 'current'
+    table = carried_table()['right']
+    own, strange = (
+        table['large and the change, w = 1'],
+        table["large and a stranger's change, w = 1"],
+    )
+    assert own > strange + 0.1 > table['large with the floor alone'] > table['large']
 
 
 def test_a_run_goes_on_from_what_there_is(tmp_path, monkeypatch):

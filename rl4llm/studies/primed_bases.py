@@ -139,7 +139,7 @@ def primed_table(records: list[dict] | None = None) -> pd.DataFrame:
         found = gain(record)
         row = {f'pass@1 {when}': round(found[when], 3) for when in ('before', 'after')}
         row['gain [95%]'] = interval_text(*(found[part] for part in ('gain', 'low', 'high')))
-        for habit in _HABITS[1:]:
+        for habit in _HABITS:
             ends = [record[when][habit] for when in ('habits_before', 'habits_after')]
             row[habit] = ' to '.join(map(_short, ends))
         rows[record['base'], record['seed']] = row
@@ -223,7 +223,9 @@ def carry_change(ws=(0.5, 1.0, 1.5, 2.0), *, how: Tryout = PRIMED_RUN, floor: fl
     def carried(*models): return transferred(*models, 1.0, floor=floor)
     add('large and a stranger\'s change, w = 1', carried, large, straight_after, straight)
     add('large, trained', alone, _trained_base(LARGE, how, seed=seed)[1])
-    return dict(seed=seed, floor=floor, samples=how.samples, terms=_terms_of(how), rows=rows)
+    made = tryout_recipe('grpo', how)
+    belongs = dict(fingerprint=made.fingerprint(), revision=revision('grpo'), terms=_terms_of(how))
+    return dict(seed=seed, floor=floor, samples=how.samples, **belongs, rows=rows)
 
 
 def store_carried(path=None, **knobs) -> dict:
