@@ -158,12 +158,12 @@ def plot_primed(records: list[dict] | None = None, smooth: int = 9):
         for ax, metric in zip(axes, ('reward', 'length')):
             for record in records:
                 curve = pd.Series(record[metric]).rolling(smooth, min_periods=1).mean()
-                label = record['base'] if record['seed'] == 0 else None
-                ax.plot(curve, color=colours[record['base']], label=label)
+                ax.plot(curve, color=colours[record['base']])
             ax.set(xlabel='step', ylim=(0, None))
         axes[0].set_ylabel('share of right responses')
         axes[1].set_ylabel('tokens of a response')
-        axes[0].legend(loc='upper left')
+        lines = [plt.Line2D([], [], color=colour) for colour in colours.values()]
+        axes[1].legend(lines, PRIMED, loc='center right', bbox_to_anchor=(1, 0.55))
         return axes
 
 # %% ../../nbs/studies/08_primed_bases.ipynb #88a10201
