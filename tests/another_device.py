@@ -7,7 +7,6 @@ fails, as it does on a GPU. It needs torch's experimental support for devices in
 import torch
 import torch.utils._device
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 from transformers import PreTrainedModel
 
 NAME = 'elsewhere'
@@ -74,13 +73,18 @@ def fallback(op, *args, **kwargs):
     foreign = [x for x in tensors if not is_ours(x) and x.dim() > 0]
     if name in COPIES:
         return copied(op, name, args, kwargs)
-    if foreign and not (name.startswith('aten::index') and 'put' not in name):
+    if foreign and not may_mix(name, args):
         raise TwoDevices(f'{name}: tensors on {NAME} and on the CPU')
     flat = [unwrapped(x) for x in flat]
     flat = ['cpu' if isinstance(x, torch.device) else x for x in flat]
     here_args, here_kwargs = tree_unflatten(flat, spec)
     found = op(*here_args, **here_kwargs)
     return wrapped_like(op, args, kwargs, found)
+
+
+def may_mix(name, args):
+    "Whether a GPU takes CPU tensors here: as the indices of one of its own tensors."
+    return name in ('aten::index', 'aten::index_put', 'aten::index_put_') and is_ours(args[0])
 
 
 def wrapped_like(op, args, kwargs, found):
@@ -122,8 +126,9 @@ def made_here_first(maker):
     "A factory as `torch.tensor`: what is meant for that device is made on the CPU and taken there."
 
     def made(*args, device=None, **how):
-        if any(map(is_ours, args)):
-            return args[0]
+        if args and is_ours(args[0]):
+            moved = {name: x for name, x in dict(how, device=device).items() if x is not None}
+            return args[0].to(**moved) if moved else args[0]
         if device is None:
             return maker(*args, **how)
         if torch.device(device).type != NAME:
@@ -146,6 +151,8 @@ def tied_again(to):
 
 def install():
     "Make the device known to torch; its name."
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
     if _LIBRARY:
         return NAME
     _setup_privateuseone_for_python_backend(NAME)

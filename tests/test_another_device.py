@@ -1,6 +1,7 @@
 """What would fail on a GPU fails here: the tests of `test_gpu.py` on a device that stands in."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,19 @@ def test_recipes_and_worlds_train_on_a_device_that_is_not_the_cpu():
     env = os.environ | dict(STAND_IN_FOR_GPU='1', PYTEST_ADDOPTS='', OMP_NUM_THREADS='1')
     done = subprocess.run(command, cwd=TOP, env=env, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout[-3000:]
-    assert 'passed' in done.stdout
+    passed = re.search(r'(\d+) passed', done.stdout)
+    assert passed and int(passed[1]) >= 14, done.stdout[-500:]
+
+
+MIXED = (
+    'x + y',
+    'torch.cat([x, y])',
+    'x.index_select(0, i)',
+    'x.gather(0, i)',
+    'torch.where(y > 0, x, x)',
+    'y[i.to(x.device)]',
+)
+TAKEN = ('x[i].sum()', 'x + 1', 'x * y[0]', 'x.cpu() + y', 'x + y.to(x.device)')
 
 
 @pytest.mark.skipif(not IS_THERE, reason='this torch has no devices in Python')
@@ -26,11 +39,16 @@ def test_two_devices_do_not_mix():
     code = (
         'import torch, another_device\n'
         'x = torch.ones(3, device=another_device.install())\n'
-        'print((x * 2).sum().item())\n'
-        'x + torch.ones(3)\n'
+        'y, i = torch.ones(3), torch.tensor([0, 2])\n'
+        f'for text in {MIXED + TAKEN}:\n'
+        '    try:\n'
+        '        eval(text)\n'
+        '        print("taken")\n'
+        '    except RuntimeError:\n'
+        '        print("refused")\n'
     )
     done = subprocess.run(
         [sys.executable, '-c', code], cwd=TOP / 'tests', capture_output=True, text=True, timeout=120
     )
-    assert done.stdout.split() == ['6.0']
-    assert 'TwoDevices: aten::add' in done.stderr
+    wanted = ['refused'] * len(MIXED) + ['taken'] * len(TAKEN)
+    assert done.stdout.split() == wanted, done.stdout + done.stderr

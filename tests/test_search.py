@@ -15,7 +15,7 @@ from rl4llm.inference.search import (
     last_best,
     wrong_at_times,
 )
-from rl4llm.rollouts.tree import Tree
+from rl4llm.rollouts.tree import Forest, Tree, expand_nodes
 from rl4llm.tasks import task
 from rl4llm.tasks.countdown import demonstrate_countdown
 from rl4llm.training.evaluation import evaluate
@@ -43,7 +43,8 @@ def test_hope_is_kept_along_every_solution_and_lost_on_the_way_to_a_wrong_one(po
     drawn = policy.sample(items, 16, seed=1)
     for k, text in zip(drawn.prompt.tolist(), drawn.texts):
         right = task('countdown').verify(items[k], text).correct
-        assert countdown_hope(items[k], text) == float(right), text
+        assert countdown_hope(items[k], text, ended=True) == float(right), text
+    assert countdown_hope(items[0], '') == 1 and countdown_hope(items[0], '', ended=True) == 0
 
 
 def test_rows_are_a_policys(policy, items):
@@ -55,6 +56,7 @@ def test_rows_are_a_policys(policy, items):
     with torch.no_grad():
         logp, _ = policy.logprobs(rows)
     assert (logp - rows.logp_behave)[rows.mask].abs().max() < 1e-4
+    assert len(set(Searched(policy, by_likelihood()).sample(items, 8, seed=0).texts)) > 5 * 2
     alone = searched.sample(items[2:3], 3, seed=0)
     assert alone.texts == rows.texts[6:9]  # a problem's search does not hang on the others
 
@@ -67,6 +69,38 @@ def test_an_exact_value_finds_what_a_wider_search_finds(policy, items):
     plain = evaluate(policy, items, samples=32).num_correct / 16
     assert found[6].sum() >= found[1].sum() >= plain.sum()
     assert found[6].sum() >= 9
+
+
+def test_one_beginning_and_no_chance_is_greedy(policy, items):
+    lone = Searched(policy, by_likelihood(), width=1, branch=1)
+    cold = lone.sample(items, 1, seed=0, temperature=0.0)
+    assert cold.texts == policy.sample(items, 1, seed=0, temperature=0.0).texts
+    assert cold.texts != lone.sample(items, 1, seed=0).texts
+
+
+def test_rounds_are_counted_and_a_search_stops_early(policy, items):
+    asked = []
+
+    def value(forest, places):
+        asked.append(len(places))
+        return HOPE(forest, places)
+
+    Searched(policy, value, rounds=1).sample(items, 1, seed=0)
+    assert len(asked) == 2 and asked[0] == 16 * len(items)  # one round, and what it is written to
+    blind, seeing = (
+        Searched(policy, value, width=1, among='all', rounds=40)
+        for value in (lambda forest, places: [math.nan] * len(places), HOPE)
+    )
+    for searched in (blind, seeing):
+        searched.sample(items, 1, seed=0)
+    assert seeing.cost['computed'] < blind.cost['computed'] / 2
+
+
+def test_power_of_the_length(policy, items):
+    forest = Forest(policy, items, seed=0)
+    places = expand_nodes(forest, [(0, 0)], width=2, most=5)
+    by_sum, by_mean = (by_likelihood(power)(forest, places) for power in (0, 1))
+    assert by_sum == pytest.approx([5 * mean for mean in by_mean]) and by_sum != by_mean
 
 
 @pytest.mark.parametrize('among', ['last', 'all'])
@@ -105,18 +139,21 @@ def test_errors_are_always_about_the_same_texts(items):
         (dict(branch=0), 'branch is 0'),
         (dict(rounds=0), 'rounds is 0'),
         (dict(among='best'), "wanted 'last' or 'all'"),
+        (dict(value=None), 'wanted a function'),
         (dict(ends=('no word',)), 'is no token'),
     ],
 )
 def test_bad_settings_are_refused(policy, bad, said):
     with pytest.raises(ValueError, match=said):
-        Searched(policy, HOPE, **bad)
+        Searched(policy, **(dict(value=HOPE) | bad))
 
 
 def test_what_a_search_cannot_do_is_refused(policy, items):
     searched = Searched(policy, HOPE)
     with pytest.raises(ValueError, match='top_p is 0.9'):
         searched.sample(items, 1, seed=0, top_p=0.9)
+    with pytest.raises(ValueError, match='gave 1 numbers for 80 places'):
+        Searched(policy, lambda forest, places: [1.0]).sample(items, 1, seed=0)
     with pytest.raises(ValueError, match='at most 1'):
         wrong_at_times(countdown_hope, 1.5)
     with pytest.raises((TypeError, ValueError), match='chosen by a search'):

@@ -8,7 +8,7 @@ __all__ = ['FILE', 'KEYS', 'Key', 'is_on', 'close_names', 'nearest', 'check_name
            'apply_settings', 'size']
 
 # %% ../../nbs/core/01_settings_file.ipynb #a3deaff5
-import configparser, difflib, html, math, operator, os, re, warnings
+import configparser, difflib, html, importlib.util, math, operator, os, re, warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -350,15 +350,17 @@ def size(*, cpu, gpu, dry=None, using=None):
     if odd:
         raise ValueError("size: every preset needs the same keys; "
                          f"{', '.join(sorted(odd))} is not in all of them.")
-    if using.dry_run: return {**value, **changes}
-    return _with_model_at_hand(value, cpu, using.runs)
+    chosen = {**value, **changes} if using.dry_run else {**value}
+    return _with_model_at_hand(chosen, cpu, using.runs)
 
 
 def _with_model_at_hand(chosen: dict, cpu: dict, runs: Path) -> dict:
     "The sizes `chosen`, with the model of `cpu` where theirs has not been pretrained here."
     model = chosen.get('model')
-    if model == cpu.get('model') or (runs / 'models' / model / 'config.json').exists():
-        return chosen
+    if not isinstance(model, str) or model == cpu.get('model'): return chosen
+    package = Path(importlib.util.find_spec('rl4llm').origin).parent
+    places = [package / 'assets' / model, runs / 'models' / model, Path(model)]
+    if any((place / 'config.json').exists() for place in places): return chosen
     warnings.warn(f"the gpu preset would take the model {model!r}, which is not made here yet, and "
                   f"takes {cpu['model']!r}; `rl4llm pretrain {model}` makes it.", stacklevel=3)
     return {**chosen, 'model': cpu['model']}

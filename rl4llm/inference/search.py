@@ -20,14 +20,15 @@ from ..core.sampling import as_prompts
 from ..core.settings_file import check_real, check_whole
 from ..rollouts.tree import (Forest, Meter, Strategy, Tree, all_open, expand_nodes,
                                   rows_of_trees, search)
-from ..tasks.countdown import follow, parse_steps, puzzle_of, solvable
+from ..tasks.countdown import (follow, parse_steps, puzzle_of, solvable,
+                                    verify_countdown)
 
 # %% ../../nbs/inference/03_search.ipynb #5ea40008
 def by_likelihood(power: float = 1.0):
-    """A value: the log-probability of a beginning over its length to the `power`.
+    """A value: the log-probability of a beginning over its tokens to the `power`.
 
     Raises ValueError for a power that is no number.
-    Source: the score of BFS-Prover (Xin et al., 2025), eq. 1.
+    Source: after the score of BFS-Prover (Xin et al., 2025), whose lengths are those of proofs.
     """
     check_real('by_likelihood', power=power)
 
@@ -42,10 +43,16 @@ def by_likelihood(power: float = 1.0):
 
 # %% ../../nbs/inference/03_search.ipynb #5ea4000b
 def by_text(judge):
-    "A value from `judge(item, text)`, a number for the text of a beginning."
+    """A value from `judge(item, text, ended)`, a number for the text of a beginning.
 
+    ended: whether nothing can follow the text.
+    """
     def judged(forest: Forest, places: list) -> list[float]:
-        return [float(judge(forest.items[k], _text_of(forest, k, node))) for k, node in places]
+        values = []
+        for k, node in places:
+            ended = forest.trees[k][node].ended
+            values.append(float(judge(forest.items[k], _text_of(forest, k, node), ended)))
+        return values
 
     return judged
 
@@ -56,8 +63,12 @@ def _text_of(forest: Forest, k: int, node: int) -> str:
     return forest.policy.decode(tokens, torch.ones_like(tokens).bool())[0]
 
 
-def countdown_hope(item, text: str) -> float:
-    "1 if the steps of a Countdown text are legal and leave a way to the target, else 0."
+def countdown_hope(item, text: str, ended: bool = False) -> float:
+    """1 if the steps of a Countdown text are legal and leave a way to the target, else 0.
+
+    ended: nothing follows, so that only a whole solution is worth 1.
+    """
+    if ended: return float(verify_countdown(item, text).correct)
     puzzle = puzzle_of(item)
     steps = parse_steps(text) if text.strip() else []
     states = follow(item, steps)
@@ -75,10 +86,10 @@ def wrong_at_times(judge, error: float, *, seed: int = 0):
     if error > 1:
         raise ValueError(f"wrong_at_times: error is {error}, wanted a share of at most 1.")
 
-    def erring(item, text: str) -> float:
+    def erring(item, text: str, ended: bool = False) -> float:
         said = f'{seed} {item.key} {text}'.encode()
         chance = int.from_bytes(hashlib.blake2b(said, digest_size=7).digest(), 'big') / 2**56
-        is_right = float(judge(item, text))
+        is_right = float(judge(item, text, ended))
         return 1 - is_right if chance < error else is_right
 
     return erring
@@ -125,7 +136,7 @@ class Searched:
     value: what a beginning is worth, as `by_likelihood(...)` or `by_text(judge)`.
     ends: words behind which a step ends. width, branch: beginnings held, next steps drawn of each.
     among: 'last' for beam search, 'all' for best-first.
-    rounds: the most rounds; what is open then is written to its end.
+    rounds: the most rounds. Where nothing has ended then, the best beginning is written to its end.
     cost: tokens computed and forward passes so far. Else it is the policy it was made of.
     Raises ValueError for numbers below 1, another `among`, or a word that is no token.
     """
@@ -135,6 +146,9 @@ class Searched:
     def __init__(self, policy, value, *, ends=(';',), width: int = 4, branch: int = 4,
                  among: str = 'last', rounds: int = 64):
         check_whole('Searched', width=width, branch=branch, rounds=rounds)
+        if not callable(value):
+            raise ValueError(f"Searched: value is {value!r:.60}, wanted a function of a forest and "
+                             "places, as by_likelihood() or by_text(judge).")
         selects = dict(last=last_best, all=best_of_all)
         if among not in selects:
             raise ValueError(f"Searched: among is {among!r}, wanted 'last' or 'all'.")
@@ -201,10 +215,10 @@ def _found_rows(forest: Forest, how: Searched):
 
     def evaluate(forest, places):
         rounds[0] += 1
-        return how.value(forest, places)
+        return _values(how.value, forest, places)
 
     def is_over(tree):
-        return rounds[0] >= how.rounds or _is_decided(tree)
+        return rounds[0] >= how.rounds or _is_decided(tree, how.select)
 
     search(forest, Strategy(select=how.select, expand=how.expand, evaluate=evaluate,
                             backup=_note, stop=is_over))
@@ -215,17 +229,30 @@ def _found_rows(forest: Forest, how: Searched):
     return rows_of_trees(forest)
 
 
+def _values(value, forest: Forest, places: list) -> list[float]:
+    "What a value says of places. Raises ValueError unless that is one number for each."
+    found = value(forest, places)
+    if len(found) != len(places):
+        raise ValueError(f"the value of a search gave {len(found)} numbers for {len(places)} "
+                         "places: wanted one for each.")
+    return found
+
+
 def _note(tree: Tree, node: int, value: float) -> None:
     "The value of a node is its own: nothing is told to those before it."
     tree[node].value = value
     tree[node].visits += 1
 
 
-def _is_decided(tree: Tree) -> bool:
-    "Whether an ended leaf is worth more than any that could still grow."
-    ended = [tree[node].value for node in _ended(tree)]
-    still = [tree[node].value for node in tree.leaves if not tree[node].ended]
-    return bool(ended) and max(ended) >= max(still, default=-math.inf)
+def _is_decided(tree: Tree, select) -> bool:
+    """Whether an ended leaf is worth as much as any that is held.
+
+    Of one whose value is unknown nobody knows, so the search goes on.
+    """
+    ended = [tree[node].value for node in _ended(tree) if not math.isnan(tree[node].value)]
+    held = [tree[node].value for node in select(tree)]
+    if any(math.isnan(value) for value in held): return False
+    return bool(ended) and max(ended) >= max(held, default=-math.inf)
 
 
 def _finish(forest: Forest, how: Searched) -> None:
@@ -234,7 +261,7 @@ def _finish(forest: Forest, how: Searched) -> None:
     places = [(k, *best_of_all(forest.trees[k])) for k in open_still]
     if not places: return
     born = expand_nodes(forest, places)
-    for (k, node), value in zip(born, how.value(forest, born)):
+    for (k, node), value in zip(born, _values(how.value, forest, born)):
         _note(forest.trees[k], node, value)
 
 

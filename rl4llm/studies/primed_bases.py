@@ -129,9 +129,9 @@ def _short(number: float | None) -> str:
 
 
 def primed_table(records: list[dict] | None = None) -> pd.DataFrame:
-    """One row a run: pass@1 before and after, the gain with a 95% interval, and the habits.
+    """One row a run: pass@1 and pass@16, the gain with a 95% interval, habits, and the cost.
 
-    The interval is over the problems of the exam.
+    The interval is over the problems of the exam. tokens: drawn in training, in thousands.
     """
     records = primed_records() if records is None else records
     rows = {}
@@ -139,9 +139,14 @@ def primed_table(records: list[dict] | None = None) -> pd.DataFrame:
         found = gain(record)
         row = {f'pass@1 {when}': round(found[when], 3) for when in ('before', 'after')}
         row['gain [95%]'] = interval_text(*(found[part] for part in ('gain', 'low', 'high')))
+        solved = [np.mean([right > 0 for right in record[when]]) for when in ('before', 'after')]
+        row['pass@16'] = ' to '.join(map(_short, solved))
         for habit in _HABITS:
             ends = [record[when][habit] for when in ('habits_before', 'habits_after')]
             row[habit] = ' to '.join(map(_short, ends))
+        rows_a_step = dict(PRIMED_RUN.changes)
+        drawn = sum(record['length']) * rows_a_step['prompts'] * rows_a_step['group']
+        row['tokens'] = round(drawn / 1000)
         rows[record['base'], record['seed']] = row
     return pd.DataFrame.from_dict(rows, orient='index').rename_axis(['base', 'seed'])
 
@@ -238,7 +243,7 @@ def store_carried(path=None, **knobs) -> dict:
 def carried_table(record: dict | None = None) -> pd.DataFrame:
     """One row an exam: share right, the difference to the large model alone, and the cost.
 
-    The intervals are 95%, over the problems.
+    The intervals are 95%, over the problems. computed: tokens for a response, of all models.
     """
     record = read_json(_CARRIED_FILE) if record is None else record
     shares = {label: np.array(row['right'])[:, None] / record['samples']
@@ -248,5 +253,5 @@ def carried_table(record: dict | None = None) -> pd.DataFrame:
         above = [float(x[0]) for x in bootstrap_band(shares[label], shares['large'])]
         found = {'right': round(float(shares[label].mean()), 3),
                  'above large [95%]': interval_text(*above)}
-        rows[label] = found | dict(computed=row['computed'], passes=row['passes'])
+        rows[label] = found | dict(computed=row['computed'])
     return pd.DataFrame.from_dict(rows, orient='index')
