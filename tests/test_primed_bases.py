@@ -64,7 +64,8 @@ def test_a_carried_change_is_the_changes_and_not_the_floors():
         table['large and the change, w = 1'],
         table["large and a stranger's change, w = 1"],
     )
-    assert own > strange + 0.1 > table['large with the floor alone'] > table['large']
+    assert own > strange + 0.1
+    assert strange > table["large with the floor alone"] > table["large"]
 
 
 def test_a_run_goes_on_from_what_there_is(tmp_path, monkeypatch):

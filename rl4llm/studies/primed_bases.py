@@ -41,7 +41,6 @@ def habits_of_base(policy, items, *, samples: int = 8, seed: int = 2) -> dict[st
     """What a policy does on the way to its answers: means over responses to `items`.
 
     None where there is nothing to take a mean of.
-
     Raises ValueError for less than one sample.
     """
     check_whole('habits_of_base', samples=samples)
