@@ -236,6 +236,19 @@ def test_every_stored_result_has_a_probe():
     assert set(stored_probes()) <= set(probe_names())
 
 
+def test_results_of_later_notebooks_are_renewed_as_well():
+    from rl4llm.core.registry import load_stages
+    from rl4llm.studies.probes import stored_results
+    from rl4llm.studies.thinking_tryouts import thinking_records
+    from rl4llm.studies.worlds import world_records
+
+    load_stages()
+    counted = {result.what for result in stored_results()}
+    assert {f'world {name}' for name in world_records()} <= counted
+    assert {f'{name} on the thinking model' for name in thinking_records()} <= counted
+    assert 'tiny-think-s-v1, seed 0' in counted
+
+
 def test_a_renewal_stands_for_the_code_that_it_names_and_no_other():
     old, renewal = next((old, new) for old, new in renewals().items())
     grpo = recipe('grpo', lr=1e-4)

@@ -154,6 +154,15 @@ def _rows_to_grade(prompts, completions, item, judge) -> tuple[dict, object]:
     return rows, truth if judge is None else judge
 
 
+def _mistaken(judge, error: float, seed: int):
+    "The judge, mistaken about a share `error` of all questions. Raises ValueError for no share."
+    check_real('a rubric', least=0, error=error)
+    if error > 1:
+        raise ValueError(f"a rubric has error={error:g}, wanted the share of questions, from 0 to "
+                         "1, about which the judge is mistaken.")
+    return noisy_judge(judge, error, seed=seed)
+
+
 def _scores(rows: dict, count: int, make_rubric, judge, **knobs) -> list[float | None]:
     "The score of each row by the rubric of its item, None for rows without one."
     rubrics = [make_rubric(x) for _, _, x in rows.values()]
@@ -179,7 +188,7 @@ def rubric_reward(prompts, completions, *, item=None, rubric=item_rubric, judge=
     Source: Reinforcement learning with rubric anchors (2025); the score is HealthBench's.
     """
     rows, judge = _rows_to_grade(prompts, completions, item, judge)
-    return _scores(rows, len(completions), rubric, noisy_judge(judge, error, seed=seed),
+    return _scores(rows, len(completions), rubric, _mistaken(judge, error, seed),
                    saturation=saturation, stretch=stretch)
 
 # %% ../../nbs/rewards/15_rubrics.ipynb #15a00018
@@ -213,7 +222,7 @@ def praised_reward(prompts, completions, *, item=None, points: float = 1.0, veto
         ban = Criterion('The text does not praise itself.', 0, critical=True, check=_no_praise)
         return Rubric((*own, easy, ban) if veto else (*own, easy))
     rows, judge = _rows_to_grade(prompts, completions, item, judge)
-    return _scores(rows, len(completions), with_praise, noisy_judge(judge, error, seed=seed))
+    return _scores(rows, len(completions), with_praise, _mistaken(judge, error, seed))
 
 # %% ../../nbs/rewards/15_rubrics.ipynb #15a00020
 add_recipe('rubric', 'grpo', paper=1, reward=rubric_reward,
@@ -267,17 +276,19 @@ def contrast(pairs, candidates, *, most: int = 5) -> Rubric:
 
 # %% ../../nbs/rewards/15_rubrics.ipynb #15a00026
 def pair_accuracy(rubric: Rubric, pairs) -> list[float]:
-    "For each pair 1 if the rubric scores the preferred text higher, 1/2 if they are equal."
+    """For each pair 1 if the rubric scores the preferred text higher, 1/2 if they are equal.
+
+    Raises ValueError for a criterion without a check: pairs are read without a judge.
+    """
+    unchecked = [criterion.text for criterion in rubric.criteria if criterion.check is None]
+    if unchecked:
+        raise ValueError(f"the criterion {shown(unchecked[0])} has no check, and pairs are read "
+                         "without a judge: give it one, or leave it out.")
     texts = [text for pair in pairs for text in pair]
     same = [rubric] * len(texts)
-    degrees = grade(same, [''] * len(texts), texts, _no_judge)
+    degrees = grade(same, [''] * len(texts), texts, judge=None)
     scores = [rubric_score(rubric, row) for row in degrees]
     return [(a > b) + (a == b) / 2 for a, b in zip(scores[::2], scores[1::2])]
-
-
-def _no_judge(questions):
-    raise ValueError("a criterion without a check cannot be tried on pairs without a judge.")
-
 
 def consistent(rubric: Rubric, pairs, tau: float = 0.5) -> list[Pair] | None:
     "The pairs that a rubric gets right, None if these are fewer than the share `tau`."

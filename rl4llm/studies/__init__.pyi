@@ -76,6 +76,7 @@ from .primed_bases import train_all_primed as train_all_primed
 from .primed_bases import train_primed as train_primed
 from .probes import SEED as SEED
 from .probes import StoredResult as StoredResult
+from .probes import adds_results as adds_results
 from .probes import changed_probes as changed_probes
 from .probes import checksum as checksum
 from .probes import is_close as is_close

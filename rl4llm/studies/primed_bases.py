@@ -21,6 +21,7 @@ from ..core.settings_file import check_name, check_whole
 from ..core.storage import read_json, readable_json, write_atomic
 from ..inference.mixing import Mixed, transferred
 from ..rollouts.tree import Meter
+from .probes import StoredResult, adds_results
 from .study import revision, standing
 from .tryouts import (Tryout, examine, gain, interval_text, tryout_recipe)
 from ..tasks import task
@@ -68,7 +69,7 @@ def train_primed(name: str, *, seed: int = 0, steps: int | None = None) -> dict:
         how = dataclasses.replace(how, steps=steps)
     policy = Policy.load(name, fast=True, bf16=False)
     made = tryout_recipe('grpo', how)
-    items = task('countdown', how.level).sample(how.problems, seed=7, split='test')
+    items = _exam_items(how)
     belongs = dict(fingerprint=made.fingerprint(), revision=revision('grpo'), terms=_terms_of(how))
     record = dict(base=name, seed=seed, **belongs, samples=how.samples)
     record |= dict(before=examine(policy, items, how), habits_before=habits_of_base(policy, items))
@@ -78,6 +79,11 @@ def train_primed(name: str, *, seed: int = 0, steps: int | None = None) -> dict:
         record[metric] = run.metrics[metric].round(4).tolist()
     record['seconds'] = round(run.config['seconds'], 1)
     return record
+
+
+def _exam_items(how: Tryout) -> list:
+    "The held-out problems of every exam here."
+    return task('countdown', how.level).sample(how.problems, seed=7, split='test')
 
 
 def _terms_of(how: Tryout) -> dict:
@@ -121,6 +127,17 @@ def train_all_primed(runs=None, *, say=print, path=None) -> list[dict]:
         write_atomic(path or _PRIMED_FILE, readable_json(records))
         say(f"{name}, seed {seed}: pass@1 {gain(record)['after']:.3f}, {record['seconds']:.0f} s")
     return primed_records(path)
+
+# %% ../../nbs/studies/08_primed_bases.ipynb #88a16001
+@adds_results
+def _primed_results() -> list[StoredResult]:
+    "The records of bases that there are, for `rl4llm probes renew`."
+    made = tryout_recipe('grpo', PRIMED_RUN)
+    found = []
+    for record in primed_records():
+        what = f"{record['base']}, seed {record['seed']}"
+        found.append(StoredResult(what, 'grpo', record, made))
+    return found
 
 # %% ../../nbs/studies/08_primed_bases.ipynb #88a10012
 def _short(number: float | None) -> str:
@@ -190,7 +207,7 @@ def exam_of(make, *models, how: Tryout = PRIMED_RUN) -> dict:
     computed: tokens that the models computed for a response, all models together.
     passes: forward passes for all problems at once, one after the other.
     """
-    items = task('countdown', how.level).sample(how.problems, seed=7, split='test')
+    items = _exam_items(how)
     meters = [Meter(model) for model in models]
     counts = examine(make(*meters), items, how)
     spent = sum(meter.cost['computed'] for meter in meters)

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SEED', 'probe_recipe', 'checksum', 'probe_steps', 'probe', 'probe_names', 'probes_named', 'is_close', 'stands',
-           'changed_probes', 'store_probes', 'StoredResult', 'stored_results', 'renew']
+           'changed_probes', 'store_probes', 'StoredResult', 'adds_results', 'stored_results', 'renew']
 
 # %% ../../nbs/studies/04_probes.ipynb #7bfc3d8b
-import dataclasses, functools, math, platform, warnings, zlib
+import dataclasses, functools, importlib, math, pkgutil, platform, warnings, zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import torch
 from torch.backends.cpu import get_cpu_capability
 
 # %% ../../nbs/studies/04_probes.ipynb #8b3236df
+from .. import studies
 from ..analysis.traces import load_rollouts, save_rollouts
 from ..core.numerics import fold, keyed_uniform
 from ..core.pipeline import advantages
@@ -231,6 +232,18 @@ class StoredResult(NamedTuple):
     def standing(self) -> str: return standing(self.record, self.recipe, self.probe)
 
 
+_LATER_RESULTS = []
+
+
+def adds_results(function):
+    """Count what `function()` lists among the stored results.
+
+    So a later notebook has its own renewed beside those of tryouts and studies.
+    """
+    _LATER_RESULTS.append(function)
+    return function
+
+
 def stored_results() -> list[StoredResult]:
     "Every stored result: what it is, its probe, its fingerprint, and its recipe now."
     found = []
@@ -243,6 +256,10 @@ def stored_results() -> list[StoredResult]:
         stored = load_study(study.name)
         for record in stored['tuning'] + stored['runs']:
             found.append(_of_study(study, record))
+    for notebook in pkgutil.iter_modules(studies.__path__, f'{studies.__name__}.'):
+        importlib.import_module(notebook.name)
+    for later in _LATER_RESULTS:
+        found += later()
     return found
 
 

@@ -14,9 +14,10 @@ import pandas as pd
 from ..analysis.passk import bootstrap_band
 from ..analysis.plots import OKABE_ITO, style
 from ..core.policy import ASSETS
-from ..core.registry import recipe
+from ..core.registry import RECIPES, recipe
 from ..core.settings_file import check_name
 from ..core.storage import read_json
+from .probes import StoredResult, adds_results
 from .study import standing
 from .tryouts import (Tryout, gain, interval_text, try_all, tryout_recipe)
 
@@ -54,6 +55,17 @@ def try_thinking(names=None, *, say=print, path=None) -> dict:
     names = thinking_due() if names is None else names
     how = dict(path=path or THINKING_FILE, records=thinking_records(), how=_THINKING_TRYOUT)
     return try_all(names, say=say, **how)
+
+# %% ../../nbs/studies/06_thinking_tryouts.ipynb #e2fa6001
+@adds_results
+def _thinking_results() -> list[StoredResult]:
+    "The records of recipes that there are, for `rl4llm probes renew`."
+    found = []
+    for name, record in thinking_records().items():
+        if name not in RECIPES: continue
+        made = tryout_recipe(name, _THINKING_TRYOUT)
+        found.append(StoredResult(f'{name} on the thinking model', name, record, made))
+    return found
 
 # %% ../../nbs/studies/06_thinking_tryouts.ipynb #6c2024df
 def thinking_table(records: dict | None = None, names=None) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from ..core.policy import ASSETS, Policy
 from ..core.registry import recipe
 from ..core.settings_file import check_name, check_whole
 from ..core.storage import read_json, readable_json, write_atomic
+from .probes import StoredResult, adds_results
 from .study import revision, standing
 from .tryouts import gain, interval_text
 from ..tasks.protocol import task
@@ -200,6 +201,17 @@ def train_worlds(names, *, say=print, path=None) -> dict:
         write_atomic(path, readable_json(dict(sorted(records.items()))))
         say(f"{name}: pass@1 {gain(record)['after']:.3f}, {record['seconds']:.0f} s")
     return world_records(path)
+
+# %% ../../nbs/studies/07_worlds.ipynb #77a16001
+@adds_results
+def _world_results() -> list[StoredResult]:
+    "The records of worlds that there are, for `rl4llm probes renew`."
+    found = []
+    for name, record in world_records().items():
+        if name not in WORLD_RUNS: continue
+        made = world_recipe(WORLD_RUNS[name], record['arm'])
+        found.append(StoredResult(f'world {name}', 'grpo', record, made))
+    return found
 
 # %% ../../nbs/studies/07_worlds.ipynb #77a1001c
 def world_table(records: dict | None = None) -> pd.DataFrame:
