@@ -206,6 +206,7 @@ BROKEN = {
         'as `sample`': sampled([]),
         'a model outside the Llama family': of_foreign_model,
     },
+    'tool_branches': {'as `sample_episodes`': sampled([])},
     'branch_rollouts': {
         'as `sample`': sampled([]),
         'a model outside the Llama family': of_foreign_model,

@@ -155,7 +155,7 @@ def _rows_to_grade(prompts, completions, item, judge) -> tuple[dict, object]:
 
 
 def _mistaken(judge, error: float, seed: int):
-    "The judge, mistaken about a share `error` of all questions. Raises ValueError for no share."
+    "The judge, mistaken about a share `error` of questions. Raises ValueError for no share."
     check_real('a rubric', least=0, error=error)
     if error > 1:
         raise ValueError(f"a rubric has error={error:g}, wanted the share of questions, from 0 to "

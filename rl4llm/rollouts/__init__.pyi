@@ -2,6 +2,7 @@
 from . import branch_advantages as branch_advantages
 from . import critical_tokens as critical_tokens
 from . import recomposition as recomposition
+from . import tool_branches as tool_branches
 from . import tree as tree
 from .branch_advantages import branch_rollouts as branch_rollouts
 from .branch_advantages import depth_advantages as depth_advantages
@@ -19,6 +20,9 @@ from .recomposition import recomposed_sample as recomposed_sample
 from .recomposition import recomposition_counts as recomposition_counts
 from .recomposition import row_lengths as row_lengths
 from .recomposition import stacked_batches as stacked_batches
+from .tool_branches import fork_chance as fork_chance
+from .tool_branches import shared_advantages as shared_advantages
+from .tool_branches import turn_entropy as turn_entropy
 from .tree import Forest as Forest
 from .tree import Meter as Meter
 from .tree import Node as Node

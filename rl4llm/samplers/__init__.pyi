@@ -7,6 +7,8 @@ from .broad_rollouts import mass_step as mass_step
 from .episodes import Listener as Listener
 from .episodes import count_calls as count_calls
 from .episodes import draw_episodes as draw_episodes
+from .episodes import episode_names as episode_names
+from .episodes import episode_room as episode_room
 from .episodes import sample_episodes as sample_episodes
 from .episodes import turn_rows as turn_rows
 from .stale_samples import engine_sample as engine_sample

@@ -1,0 +1,152 @@
+"""ARPO's rows that fork behind the answers of tools: what they share, and what is left as it was."""
+
+import pytest
+import torch
+from rl4llm import Policy, recipe, task, train
+from rl4llm.advantages.group_relative import grpo
+from rl4llm.core.rollouts import make_rollouts
+from rl4llm.rollouts.tool_branches import (
+    fork_chance,
+    shared_advantages,
+    tool_branches,
+    turn_entropy,
+)
+
+
+@pytest.fixture(scope='module')
+def agent():
+    return Policy.load('tiny-agent-v1')
+
+
+def calculations(count=3):
+    return task('calculator', level='hard').sample(count, seed=3)
+
+
+def same_rows(a, b):
+    return (
+        a.texts == b.texts
+        and torch.equal(a.mask, b.mask)
+        and torch.equal(a.seg, b.seg)
+        and torch.equal(a.finished, b.finished)
+        and torch.allclose(a.logp_behave, b.logp_behave, atol=1e-4)
+    )
+
+
+def test_entropy_is_that_of_the_first_own_tokens():
+    entropy = torch.tensor([[5.0, 1.0, 2.0, 4.0]])
+    own = torch.tensor([[False, True, True, True]])
+    for probe, total in ((1, 1.0), (2, 3.0), (9, 7.0)):
+        found = turn_entropy(entropy, own, probe=probe, words=100)
+        assert found.item() == pytest.approx(total / torch.tensor(100.0).log().item())
+
+
+def test_the_chance_follows_the_gain_and_stays_a_chance():
+    gain = torch.tensor([-10.0, -1.0, 0.0, 1.0, 10.0])
+    assert fork_chance(gain).tolist() == pytest.approx([0, 0.3, 0.5, 0.7, 1])
+    assert fork_chance(gain, base=0.1, weight=0.0).tolist() == pytest.approx([0.1] * 5)
+
+
+@pytest.mark.parametrize('name', ['calculator', 'key_door', 'countdown'])
+def test_with_one_way_to_begin_it_is_plain_drawing(agent, name):
+    model = agent if name != 'countdown' else Policy.load('tiny')
+    asked = task(name).sample(2, seed=1)
+    plain = model.sample(asked, 4, seed=5)
+    whole = tool_branches(model, asked, 4, seed=5, starts=1.0)
+    never = tool_branches(model, asked, 4, seed=5, base=0.0, weight=0.0)
+    assert whole.texts == plain.texts == never.texts
+    assert torch.equal(whole.mask, plain.mask)
+    if name != 'countdown':  # whose steps are turns here, and one piece there
+        assert same_rows(whole, plain) and same_rows(never, plain)
+
+
+def test_forks_begin_where_a_tool_has_answered_and_end_as_the_policy_would(agent):
+    rows = tool_branches(agent, calculations(), 8, seed=0, probe=4, base=1.0)
+    forks = (rows.parent >= 0).nonzero()[:, 0].tolist()
+    assert len(forks) == 12
+    for i in forks:
+        at, parent = int(rows.fork_at[i]), int(rows.parent[i])
+        assert torch.equal(rows.tokens[i, :at], rows.tokens[parent, :at])
+        assert rows.prompt[i] == rows.prompt[parent] and parent < i
+        assert rows.mask[i, at] and not rows.mask[i, at - 1]
+    with torch.no_grad():
+        logp, _ = agent.logprobs(rows)
+    assert (logp - rows.logp_behave)[rows.mask].abs().max() < 1e-3
+    assert (rows.logp_behave[~rows.mask] == 0).all()
+
+
+def test_a_group_depends_on_no_other_and_on_its_seed(agent):
+    asked = calculations()
+    how = dict(probe=4, weight=1.0)
+    together = tool_branches(agent, asked, 6, seed=2, **how)
+    alone = tool_branches(agent, asked[1:2], 6, seed=2, **how)
+    assert alone.texts == together.texts[6:12]
+    assert tool_branches(agent, asked, 6, seed=3, **how).texts != together.texts
+
+
+def test_entropy_decides(agent):
+    asked = calculations(6)
+    strong = tool_branches(agent, asked, 8, seed=0, probe=4, weight=4.0)
+    by_chance = tool_branches(agent, asked, 8, seed=0, probe=4, weight=0.0)
+    assert strong.fork_at.tolist() != by_chance.fork_at.tolist()
+
+
+@pytest.mark.parametrize(
+    'knobs, says',
+    [
+        (dict(starts=0.0), 'starts=0'),
+        (dict(starts=1.5), 'starts=1.5'),
+        (dict(base=-1.0), 'base'),
+        (dict(probe=0), 'probe'),
+        (dict(weight=float('nan')), 'weight'),
+        (dict(group=0), 'group'),
+    ],
+)
+def test_bad_knobs_are_named(agent, knobs, says):
+    group = knobs.pop('group', 2)
+    with pytest.raises(ValueError, match=says):
+        tool_branches(agent, calculations(1), group, seed=0, **knobs)
+
+
+def two_rows():
+    "A row, and one that leaves it behind its second token."
+    tokens = torch.tensor([[5, 6, 7, 8], [5, 6, 9, 8]])
+    ones = torch.ones(1, 2).long()
+    return make_rollouts(
+        prompt_ids=ones,
+        prompt_mask=ones.bool(),
+        tokens=tokens,
+        mask=torch.ones(2, 4).bool(),
+        prompt=torch.zeros(2).long(),
+        parent=torch.tensor([-1, 0]),
+        fork_at=torch.tensor([0, 2]),
+        seg=torch.tensor([[0, 0, 1, 1]] * 2),
+    )
+
+
+def test_what_is_shared_has_the_mean_and_the_rest_its_own():
+    rows = two_rows()
+    rewards = torch.tensor([1.0, 0.0])
+    own = grpo(rewards, rows.group, scale='none')
+    shared = shared_advantages(rewards, rows.group, rollouts=rows, scale='none')
+    assert own.tolist() == [0.5, -0.5]
+    assert shared.tolist() == [[0, 0, 0.5, 0.5], [0, 0, -0.5, -0.5]]
+
+
+def test_rows_without_a_score_leave_the_mean_alone():
+    rows = two_rows()
+    rewards = torch.tensor([1.0, float('nan')])
+    shared = shared_advantages(rewards, rows.group, rollouts=rows)
+    assert not shared.isnan().any() and not shared[1].any()
+
+
+def test_it_trains_and_goes_on_where_it_was_stopped(agent, tmp_path):
+    maker = task('calculator', level='hard')
+    made = recipe('arpo', prompts=2, group=4, lr=1e-4)
+
+    def weights(policy):
+        return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
+
+    whole = train(agent.clone(), maker, made, steps=2, seed=0)
+    train(agent.clone(), maker, made, steps=1, seed=0, path=tmp_path / 'run')
+    again = train(agent.clone(), maker, made, steps=2, seed=0, path=tmp_path / 'run')
+    assert torch.equal(weights(whole.policy), weights(again.policy))
