@@ -206,6 +206,14 @@ BROKEN = {
         'as `sample`': sampled([]),
         'a model outside the Llama family': of_foreign_model,
     },
+    'lookahead_rollouts': {
+        'a share outside [0, 1]': made_with(start=1.5),
+        'another word': made_with(elsewhere='never'),
+        'a horizon, age or number of tokens below 1': made_with(age=0),
+        'as `schedule_at`': made_with(end=0.0),
+        'as `sample`': sampled([]),
+        'a model outside the Llama family': of_foreign_model,
+    },
     'branch_rollouts': {
         'as `sample`': sampled([]),
         'a model outside the Llama family': of_foreign_model,
