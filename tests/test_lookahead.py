@@ -1,6 +1,7 @@
 """Lookahead-tree rollouts: the tree beside one written in lists, what rows say of themselves, and what is refused."""
 
 import itertools
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -62,6 +63,7 @@ class Walk:
 # the same tree, written in lists
 
 
+@cache
 def distance(a, b):
     if not a or not b:
         return len(a) + len(b)
@@ -104,7 +106,7 @@ def in_lists(table, prompt, *, k, longest, rules):
             if END in own + other:
                 continue
             counts['looked'] += 1
-            if distance(own, other) / age < rules.tau_ed:
+            if distance(tuple(own), tuple(other)) / age < rules.tau_ed:
                 dropped.append(row)
         counts['pruned'] += len(dropped)
         while True:
