@@ -322,8 +322,8 @@ class lookahead_rollouts:
     top, tau_abs, tau_rel: where a row branches, see `near_ties`. tau_ed: see `near_copy`.
     elsewhere: tokens at which a tree does not branch are the 'argmax', or a 'draw'.
     branching, pruning: the two rules, called as `near_ties` and `near_copy` are.
-    Raises ValueError for a share outside [0, 1], another word, a horizon, age or number of tokens
-    below 1, or as `schedule_at`; when asked, as `sample`, and for a model outside the Llama family.
+    Raises ValueError for a share outside [0, 1], another word, a horizon below 1, an age below 1,
+    no looks, as `schedule_at`, as `sample`, or for a model outside the Llama family.
     Source: LATR (2025), code.
     """
     def __init__(self, *, start: float = 1.0, end: float = 1 / 32, horizon: int = 200,
