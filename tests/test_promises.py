@@ -207,6 +207,16 @@ BROKEN = {
         'a model outside the Llama family': of_foreign_model,
     },
     'tool_branches': {'as `sample_episodes`': sampled([])},
+    'lookahead_rollouts': {
+        'a share outside [0, 1]': made_with(start=1.5),
+        'another word': made_with(elsewhere='never'),
+        'a horizon below 1': made_with(horizon=0),
+        'an age below 1': made_with(age=0),
+        'no looks': made_with(looks=()),
+        'as `schedule_at`': made_with(end=0.0),
+        'as `sample`': sampled([]),
+        'a model outside the Llama family': of_foreign_model,
+    },
     'branch_rollouts': {
         'as `sample`': sampled([]),
         'a model outside the Llama family': of_foreign_model,

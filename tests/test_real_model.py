@@ -370,7 +370,8 @@ NOT_IN_TOKENS = set(
     token_reward_weights.warmup accuracy_band.most elliptical.dim tournament_reward.seed
     subgroup_votes.size subgroup_votes.seed marked_reward.seed marked_reward.looks
     sample_thoughts.seed tool_branches.seed tool_branches.max_new_tokens
-    rubric_reward.seed praised_reward.seed""".split()
+    rubric_reward.seed praised_reward.seed
+    lookahead_rollouts.horizon lookahead_rollouts.top""".split()
 )
 
 

@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import branch_advantages as branch_advantages
 from . import critical_tokens as critical_tokens
+from . import lookahead as lookahead
 from . import recomposition as recomposition
 from . import tool_branches as tool_branches
 from . import tree as tree
@@ -13,6 +14,17 @@ from .branch_advantages import prune_leaves as prune_leaves
 from .critical_tokens import critical_forks as critical_forks
 from .critical_tokens import critical_places as critical_places
 from .critical_tokens import may_be_cut as may_be_cut
+from .lookahead import LookaheadRules as LookaheadRules
+from .lookahead import Places as Places
+from .lookahead import finish_rows as finish_rows
+from .lookahead import grow_lookahead as grow_lookahead
+from .lookahead import lookahead_rollouts as lookahead_rollouts
+from .lookahead import near_copy as near_copy
+from .lookahead import near_ties as near_ties
+from .lookahead import random_cut as random_cut
+from .lookahead import random_rivals as random_rivals
+from .lookahead import roots as roots
+from .lookahead import within_capacity as within_capacity
 from .recomposition import grpo_of_batch as grpo_of_batch
 from .recomposition import priority_rows as priority_rows
 from .recomposition import recomposed as recomposed
