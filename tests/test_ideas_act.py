@@ -33,6 +33,10 @@ LATER = {
         ('rorecomp_priority', 'rorecomp.sampler'),
         (3, "two batches are kept before any comes back"),
     ),
+    **dict.fromkeys(
+        ('latr', 'latr_draw', 'latr_random_branching', 'latr_random_pruning'),
+        (3, "rows of a tree are much alike: a group with both rewards has to turn up"),
+    ),
     'off_policy_mask': (6, "samples are as old as they get after four steps"),
     'grpo_adaptive_kl': (4, "the coefficient is steered for the first time after the first step"),
     **dict.fromkeys(
