@@ -186,6 +186,11 @@ BROKEN = {
         'a horizon below 1': made_with(horizon=0),
         'a chance outside [0, 1]': made_with(start=1.5),
     },
+    'changed_sample': {
+        'a horizon below 1': made_with(horizon=0),
+        'a share outside [0, 1]': made_with(end=1.5),
+        'as `sample`': sampled([]),
+    },
     'engine_sample': {
         'a negative lag': made_with(lag=-1),
         'a name that is no real type of torch': made_with(dtype='int8'),
@@ -349,6 +354,7 @@ BROKEN = {
     'rank_shaping': {'an unknown `spread`': made_with(spread='x')},
     'reference_value': {'another `value`': made_with(value='x')},
     'reinforce': {'a baseline that is no number': knobs(baseline='batch')},
+    'uncertainty_bonus': {'as `capped_bonus`': knobs(beta=0.0)},
     'univg': {'an unknown form': knobs(form='x')},
     'weighted_grpo': {'other words': knobs(centre='x')},
     'duration_weighted': {'impossible durations': with_durations},

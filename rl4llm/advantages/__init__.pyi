@@ -11,6 +11,7 @@ from . import elliptical_bonus as elliptical_bonus
 from . import flow_rewards as flow_rewards
 from . import gradient_guided as gradient_guided
 from . import group_relative as group_relative
+from . import harmless_change as harmless_change
 from . import more_baselines as more_baselines
 from . import negative_reinforcement as negative_reinforcement
 from . import next_segment as next_segment
@@ -92,6 +93,17 @@ from .gradient_guided import output_features as output_features
 from .gradient_guided import row_novelty as row_novelty
 from .group_relative import dr_grpo as dr_grpo
 from .group_relative import grpo as grpo
+from .harmless_change import bonus_counts as bonus_counts
+from .harmless_change import capped_bonus as capped_bonus
+from .harmless_change import changed_rows as changed_rows
+from .harmless_change import changed_sample as changed_sample
+from .harmless_change import order_sensitivity as order_sensitivity
+from .harmless_change import order_uncertainty as order_uncertainty
+from .harmless_change import plain_prompts as plain_prompts
+from .harmless_change import prompt_divergence as prompt_divergence
+from .harmless_change import reordered as reordered
+from .harmless_change import symmetric_kl as symmetric_kl
+from .harmless_change import uncertainty_bonus as uncertainty_bonus
 from .more_baselines import collision as collision
 from .more_baselines import gpg as gpg
 from .more_baselines import opo as opo

@@ -190,7 +190,8 @@ def make_rollouts(*, prompt_ids, prompt_mask, tokens, prompt, mask, logp_behave=
 def check_drawn(drawn, items, name: str) -> Rollouts:
     """What the sampler `name` gave, if it is rollouts of these problems.
 
-    Each problem is a prompt, in the order asked; rows that are replayed bring their own problems.
+    Each problem is a prompt, in the order asked, and behind them all may stand the same problems
+    in other words (with the same `key`); rows that are replayed bring their own problems.
     Raises ValueError otherwise.
     """
     if not isinstance(drawn, Rollouts):
@@ -214,12 +215,19 @@ def _without_problem(drawn) -> str:
 
 def _other_problem(given, asked) -> str:
     "What is wrong with the problems of rollouts, in words; empty if they are those asked."
-    if len(given) != len(asked):
-        return f"of {len(given)} problems; wanted the {len(asked)} that were asked, in order"
+    counts = f"of {len(given)} problems; wanted the {len(asked)} that were asked, in order"
+    if len(given) < len(asked): return counts
     for number, (its, ours) in enumerate(zip(given, asked)):
         if its == ours: continue
         return f"whose problem {number} (from 0) is {its!r:.200}; wanted {ours!r:.200}, as asked"
-    return ''
+    known = [_identity(item) for item in asked]
+    is_known = all(_identity(item) in known for item in given[len(asked):])
+    return '' if is_known else counts
+
+
+def _identity(item):
+    "What two wordings of one problem have in common: the key, or the text itself."
+    return getattr(item, 'key', item)
 
 
 def check_problems(problems, count: int, name: str) -> list:

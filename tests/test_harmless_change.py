@@ -1,0 +1,238 @@
+"""VOGUE: uncertainty under another order of the numbers, by hand, and what the rows and the training come to."""
+
+import dataclasses, math
+import pytest, torch
+from rl4llm.advantages.group_relative import grpo
+from rl4llm.advantages.harmless_change import (
+    bonus_counts,
+    capped_bonus,
+    changed_rows,
+    changed_sample,
+    order_sensitivity,
+    order_uncertainty,
+    plain_prompts,
+    prompt_divergence,
+    reordered,
+    symmetric_kl,
+    uncertainty_bonus,
+)
+from rl4llm.core.policy import Policy
+from rl4llm.core.registry import recipe, use
+from rl4llm.core.rollouts import check_drawn, make_rollouts, rows_of
+from rl4llm.core.signals import scored
+from rl4llm.tasks import Item, task
+from rl4llm.training.callbacks import Checkpoint
+from rl4llm.training.loop import train
+
+EASY = task('countdown', level='easy')
+
+
+@pytest.fixture(scope='module')
+def policy():
+    return Policy.load('tiny', fast=True, bf16=False, graphs=False)
+
+
+@pytest.fixture(scope='module')
+def rows(policy):
+    drawn = changed_sample()(policy, EASY.sample(4, seed=2), 8, seed=3)
+    return scored(policy, drawn, use('correct'))
+
+
+def weights(policy):
+    return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
+
+
+def test_another_order_is_the_same_problem():
+    for item in task('countdown', level='hard').sample(20, seed=0):
+        twin = reordered(item, seed=5)
+        assert twin.data[0] != item.data[0] and sorted(twin.data[0]) == sorted(item.data[0])
+        assert twin.data[1:] == item.data[1:] and twin.key == item.key
+        assert twin == reordered(item, seed=5)
+        answer = EASY.demonstrate(item, seed=1)
+        assert EASY.verify(item, answer) == EASY.verify(twin, answer)
+    alike = Item('countdown', ((7, 7), 14, 99, '+-*'))
+    assert reordered(alike, seed=0) is alike and reordered('4 5 6', seed=0) == '4 5 6'
+
+
+def test_every_other_order_is_as_probable():
+    item = Item('countdown', ((2, 3, 5), 10, 99, '+-*'))
+    drawn = [reordered(item, seed=seed).data[0] for seed in range(1000)]
+    counts = {order: drawn.count(order) for order in set(drawn)}
+    assert len(counts) == 5 and all(150 < count < 250 for count in counts.values())
+
+
+def test_symmetric_divergence_by_hand():
+    p, q = torch.tensor([0.9, 0.1]).log().double(), torch.tensor([0.5, 0.5]).log().double()
+    one = 0.9 * math.log(1.8) + 0.1 * math.log(0.2)
+    other = 0.5 * math.log(0.5 / 0.9) + 0.5 * math.log(5)
+    assert float(symmetric_kl(p, q)) == pytest.approx((one + other) / 2, abs=1e-7)
+    assert symmetric_kl(p, q) == symmetric_kl(q, p) and symmetric_kl(p, p) == 0
+    assert symmetric_kl(p + 5, q).allclose(symmetric_kl(p, q))
+    with pytest.raises(ValueError, match='the other logits'):
+        symmetric_kl(p, q[:1])
+
+
+def test_capped_bonus_by_hand():
+    adv = torch.tensor([[2.0, -2.0, 0.0]])
+    signal = torch.tensor([[0.3, 5.0, 5.0]])
+    assert capped_bonus(signal, adv, alpha=2.0, beta=4.0).tolist() == [[0.5, 0.5, 0.0]]
+    assert capped_bonus(signal, adv, alpha=1.0, beta=4.0)[0, 0] == signal[0, 0]
+    for bad in (dict(alpha=1.0, beta=0.0), dict(alpha=-1.0, beta=2.0)):
+        with pytest.raises(ValueError):
+            capped_bonus(signal, adv, **bad)
+
+
+def test_rows_replay_under_the_prompt_they_were_drawn_from(policy, rows):
+    logp, _ = policy.logprobs(rows)
+    assert (logp - rows.logp_behave)[rows.mask].abs().max() < 1e-4
+    assert changed_rows(rows).view(4, 8).tolist() == [[False] * 4 + [True] * 4] * 4
+    other = dataclasses.replace(rows, prompt=(rows.prompt + 4) % 8)
+    assert (policy.logprobs(other)[0] - rows.logp_behave)[rows.mask].abs().max() > 0.01
+    # what the row says it was asked is what the tokens of its prompt say
+    asked = policy.prompts(rows.items)
+    ids = [row[seen].tolist() for row, seen in zip(rows.prompt_ids, rows.prompt_mask)]
+    assert [policy.tokenizer.decode(i[1:]).split() for i in ids] == [text.split() for text in asked]
+
+
+def test_copies_stand_behind_the_problems(policy, rows):
+    items = list(rows.items[:4])
+    assert check_drawn(rows, items, 'changed_sample') is rows
+    strange = dataclasses.replace(rows, items=(*items, *EASY.sample(4, seed=77)))
+    with pytest.raises(ValueError, match='wanted the 4 that were asked'):
+        check_drawn(strange, items, 'changed_sample')
+    assert plain_prompts(rows).tolist() == rows.group.tolist()
+
+
+def test_share_of_changed_rows_falls_to_nothing(policy):
+    sampler = changed_sample(horizon=10)
+    counts = []
+    for step in range(12):
+        counts.append(sampler.rows_changed(16, seed=step))
+        sampler.update(None)
+    wanted = [max(0, 8 - 0.8 * step) for step in range(12)]
+    assert all(abs(count - x) < 1 for count, x in zip(counts, wanted))
+    assert counts[0] == 8 and counts[10:] == [0, 0]
+    items = EASY.sample(2, seed=0)
+    ended, plain = sampler(policy, items, 4, seed=9), policy.sample(items, 4, seed=9)
+    assert torch.equal(ended.tokens, plain.tokens) and len(ended.items) == 2
+
+
+def test_other_problems_are_drawn_as_they_are(policy):
+    items = task('modular').sample(2, seed=0)
+    drawn, plain = changed_sample()(policy, items, 4, seed=1), policy.sample(items, 4, seed=1)
+    assert torch.equal(drawn.tokens, plain.tokens) and not changed_rows(drawn).any()
+    both = [items[0], *EASY.sample(1, seed=0)]
+    mixed = changed_sample()(policy, both, 4, seed=1)
+    assert changed_rows(mixed).tolist() == [False] * 4 + [False] * 2 + [True] * 2
+    alike = [Item('countdown', ((3, 3, 3), 12, 99, '+-*')), both[1]]
+    mixed = changed_sample()(policy, alike, 16, seed=1)
+    assert not changed_rows(mixed)[:16].any() and mixed.texts[:8] != mixed.texts[8:16]
+
+
+def test_uncertainty_is_that_of_whole_distributions(policy, rows):
+    U = order_uncertainty(rows.rewards, rows.group, rollouts=rows, policy=policy)
+    row = int(changed_rows(rows).nonzero()[0])
+    plain = rows.prompt_ids[rows.group[row]][rows.prompt_mask[rows.group[row]]]
+    twin = rows.prompt_ids[rows.prompt[row]][rows.prompt_mask[rows.prompt[row]]]
+    said = rows.tokens[row][rows.mask[row]]
+    with torch.no_grad():
+        p, q = (
+            policy.model(torch.cat([x, said])[None])
+            .logits[0, len(x) - 1 : -1]
+            .double()
+            .log_softmax(-1)
+            for x in (plain, twin)
+        )
+    wanted = ((p.exp() * (p - q)).sum(-1) + (q.exp() * (q - p)).sum(-1)) / 2
+    assert U[row][rows.mask[row]].double().allclose(wanted, atol=1e-5)
+    assert (U >= 0).all() and not U[~changed_rows(rows)].any() and not U[~rows.mask].any()
+    assert prompt_divergence(policy, rows, rows.prompt).max() == 0
+
+
+def test_rows_in_another_order_have_the_same_bonus(policy, rows):
+    H = policy.logprobs(rows)[1].detach()
+    given = dict(policy=policy, old_entropy=H)
+    straight = uncertainty_bonus(rows.rewards, rows.group, rollouts=rows, **given)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    turned = rows_of(rows, order)
+    given['old_entropy'] = H[order]
+    found = uncertainty_bonus(turned.rewards, turned.group, rollouts=turned, **given)
+    assert found.allclose(straight[order], atol=1e-5)
+    unscored = rows.rewards.clone()
+    unscored[-1] = math.nan
+    given['old_entropy'] = H
+    assert not uncertainty_bonus(unscored, rows.group, rollouts=rows, **given)[-1].any()
+
+
+def test_caps_cancel_blame_and_never_turn_it(policy):
+    ids = torch.tensor([[5, 6], [6, 5]])
+    two = torch.ones(4, 2).bool()
+    four = make_rollouts(
+        prompt_ids=ids,
+        prompt_mask=ids > 0,
+        tokens=two.long(),
+        mask=two,
+        prompt=torch.tensor([0, 0, 1, 1]),
+        group=torch.zeros(4).long(),
+        rewards=torch.tensor([1.0, 0.0, 1.0, 0.0]),
+    )
+    loud = torch.full((4, 2), 99.0)
+    told = dict(policy=None, old_entropy=loud, signal=lambda rewards, group, **more: loud)
+    adv = uncertainty_bonus(four.rewards, four.group, rollouts=four, **told)
+    plain = grpo(four.rewards, four.group)
+    assert torch.equal(adv[:2], plain[:2, None].expand(2, 2))
+    assert adv[2].allclose(2 * plain[2]) and not adv[3].any()
+    counts = bonus_counts(dataclasses.replace(four), adv)
+    assert counts == dict(changed=2, paid=4, part=pytest.approx(1.0), cancelled=2, turned=0)
+    turned = uncertainty_bonus(four.rewards, four.group, rollouts=four, beta=1.0, **told)
+    assert bonus_counts(four, turned)['turned'] == 2
+    alike = torch.ones(4)
+    assert not uncertainty_bonus(alike, four.group, rollouts=four, **told).any()
+
+
+def test_without_changed_rows_it_is_its_parent(policy):
+    off = use(changed_sample, start=0.0)
+    small = dict(prompts=2, group=8, lr=1e-3)
+    ends = []
+    for made in (recipe('vogue', sampler=off, **small), recipe('grpo', **small)):
+        learner = policy.clone()
+        train(learner, EASY, made, steps=2, seed=1)
+        ends.append(weights(learner))
+    assert torch.equal(*ends)
+
+
+def test_the_idea_acts_and_goes_on_bit_for_bit(policy, tmp_path):
+    made = recipe('vogue', prompts=2, group=8, lr=1e-3, sampler=use(changed_sample, horizon=6))
+
+    def end_of(made, *parts, path=None):
+        for steps in parts:
+            learner = policy.clone()
+            saved = [] if path is None else [Checkpoint(every=1)]
+            train(learner, EASY, made, steps=steps, seed=1, path=path, callbacks=saved)
+        return weights(learner)
+
+    straight = end_of(made, 3)
+    assert torch.equal(end_of(made, 2, 3, path=tmp_path / 'run'), straight)
+    come = (straight - weights(policy)).norm()
+    for other in ('vogue_plain', 'vogue_shuffled'):
+        advantage = recipe(other).advantage
+        assert (end_of(made.but(advantage=advantage), 3) - straight).norm() > 1e-4 * come
+
+
+def test_sensitivity_of_each_problem(policy):
+    items = EASY.sample(3, seed=0)
+    found = order_sensitivity(policy, items, 4, seed=0)
+    assert found.shape == (3,) and (found > 0).all()
+    same = order_sensitivity(policy, items, 4, seed=0, change=lambda item, seed: item)
+    assert not same.any()
+
+
+def test_bad_input_is_answered_in_one_sentence(policy, rows):
+    with pytest.raises(ValueError, match='shares of 2 and 0, wanted numbers from 0 to 1'):
+        changed_sample(start=2)
+    with pytest.raises(ValueError, match='horizon'):
+        changed_sample(horizon=0)
+    with pytest.raises(ValueError, match='the numbers of other prompts'):
+        prompt_divergence(policy, rows, rows.prompt[:3])
+    with pytest.raises(ValueError, match='the advantages'):
+        bonus_counts(rows, rows.rewards)
