@@ -186,6 +186,11 @@ BROKEN = {
         'a horizon below 1': made_with(horizon=0),
         'a chance outside [0, 1]': made_with(start=1.5),
     },
+    'archived_rows': {
+        'a width or batch below 1': made_with(width=0),
+        'a negative size': made_with(size=-1),
+        'as `explore`': sampled(['2 + 3']),
+    },
     'engine_sample': {
         'a negative lag': made_with(lag=-1),
         'a name that is no real type of torch': made_with(dtype='int8'),

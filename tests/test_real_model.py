@@ -370,6 +370,7 @@ NOT_IN_TOKENS = set(
     token_reward_weights.warmup accuracy_band.most elliptical.dim tournament_reward.seed
     subgroup_votes.size subgroup_votes.seed marked_reward.seed marked_reward.looks
     sample_thoughts.seed
+    archived_rows.batch archived_rows.size archived_rows.width
     rubric_reward.seed praised_reward.seed""".split()
 )
 
