@@ -190,6 +190,10 @@ BROKEN = {
         'a horizon below 1': made_with(horizon=0),
         'a share outside [0, 1]': made_with(end=1.5),
         'as `sample`': sampled([]),
+    'archived_rows': {
+        'a width or batch below 1': made_with(width=0),
+        'a negative size': made_with(size=-1),
+        'as `explore`': sampled(['2 + 3']),
     },
     'engine_sample': {
         'a negative lag': made_with(lag=-1),

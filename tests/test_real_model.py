@@ -372,6 +372,9 @@ NOT_IN_TOKENS = set(
     sample_thoughts.seed tool_branches.seed tool_branches.max_new_tokens
     rubric_reward.seed praised_reward.seed
     lookahead_rollouts.horizon lookahead_rollouts.top""".split()
+    sample_thoughts.seed
+    archived_rows.batch archived_rows.size archived_rows.width
+    rubric_reward.seed praised_reward.seed""".split()
 )
 
 
