@@ -370,7 +370,9 @@ NOT_IN_TOKENS = set(
     token_reward_weights.warmup accuracy_band.most elliptical.dim tournament_reward.seed
     subgroup_votes.size subgroup_votes.seed marked_reward.seed marked_reward.looks
     sample_thoughts.seed
-    rubric_reward.seed praised_reward.seed""".split()
+    rubric_reward.seed praised_reward.seed
+    deep_search_rollouts.depth deep_search_rollouts.max_new_tokens deep_search_rollouts.seed deep_search_rollouts.width
+    replayed_search.depth replayed_search.size replayed_search.width""".split()
 )
 
 

@@ -393,8 +393,8 @@ add_recipe('deep_search', 'dapo', paper=116, advantage=deep_search_advantages, s
            sampler=use(deep_search_rollouts, **_FOR_TINY),
            summary='rows are the ends of a search tree, tokens earn the value of their node')
 add_recipe('deep_search_replay', 'deep_search', paper=116,
-           sampler=use(replayed_search, **_FOR_TINY),
-           summary='problems that were solved once get the solution back')
+           sampler=use(replayed_search, **_FOR_TINY), curriculum=use('handful', count=32),
+           summary='problems that come back and were seldom solved get a solution back')
 add_recipe('deep_search_plain_credit', 'deep_search', paper=116,
            advantage=use(deep_search_advantages, credit=mean_values),
            summary='plain Monte Carlo credit: mean verdicts in place of the guarded sum')
