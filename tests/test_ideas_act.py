@@ -51,6 +51,8 @@ LATER = {
     ),
     'dapo.select': (5, "the batch must hold a group of equal rewards"),
     'prorl.select': (6, "the batch must hold a group of equal rewards"),
+    'deep_search.select': (5, "the batch must hold a tree of equal verdicts"),
+    'deep_search_replay.sampler': (8, "a problem has to come back whose solution is kept"),
     't1.reference': (12, "the reference follows by a hundredth of the way a step"),
     'oreal.sampler': (12, "the token reward model learns for ten steps before anything is trained"),
     'oreal.objective': (12, "as the sampler"),

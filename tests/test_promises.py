@@ -230,6 +230,16 @@ BROKEN = {
         'as `sample`': sampled([]),
         'a model outside the Llama family': of_foreign_model,
     },
+    'deep_search_rollouts': {
+        'as `sample`': sampled([]),
+        'a word that is no token': sampled(ends=('two words',)),
+        'numbers below 1': sampled(width=0),
+        'a model outside the Llama family': of_foreign_model,
+    },
+    'replayed_search': {
+        '`most` outside 0 to 1': made_with(most=1.5),
+        'numbers below 1': made_with(size=0),
+    },
     'sample': {
         'no items': sampled([]),
         'bad settings': sampled(group=0),
@@ -342,6 +352,10 @@ BROKEN = {
     'grpo_roc': {'as `chosen_rows`': knobs(share=0.0)},
     'grpo_of_batch': {'as `priority_rows`': knobs(share=0.0)},
     'depth_advantages': {'as `node_numbers`': with_parents},
+    'deep_search_advantages': {
+        '`sharp` not above 0': knobs(sharp=0.0),
+        'as `node_numbers`': with_parents,
+    },
     'prune_leaves': {'a share outside (0, 1]': knobs(share=0.0)},
     'accuracy_band': {
         'a `low` above `high`': knobs(low=1.0, high=0.0),

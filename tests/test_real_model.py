@@ -375,6 +375,9 @@ NOT_IN_TOKENS = set(
     sample_thoughts.seed
     archived_rows.batch archived_rows.size archived_rows.width
     rubric_reward.seed praised_reward.seed""".split()
+    rubric_reward.seed praised_reward.seed
+    deep_search_rollouts.depth deep_search_rollouts.max_new_tokens deep_search_rollouts.seed deep_search_rollouts.width
+    replayed_search.depth replayed_search.size replayed_search.width""".split()
 )
 
 
