@@ -31,8 +31,8 @@ needs_gpu = pytest.mark.skipif(STANDS_IN, reason='there is no GPU here')
 
 load_stages()
 OURS = sorted(name for name, spec in RECIPES.items() if spec.module.startswith('rl4llm'))
-SAMPLERS = ('arpo', 'branch_grpo', 'cure', 'decoupled_ppo', 'latr', 'rlp', 'rorecomp', 'vogue')
-SAMPLERS = ('branch_grpo', 'cure', 'decoupled_ppo', 'go_explore', 'rlp', 'rorecomp')
+SAMPLERS = ('branch_grpo', 'cure', 'decoupled_ppo', 'deep_search', 'go_explore', 'latr', 'rlp')
+SAMPLERS += ('arpo', 'rorecomp', 'vogue')
 CHOSEN = OURS if not STANDS_IN else ('grpo', 't1', 'ppo', *SAMPLERS)
 WORLDS = list(WORLD_RUNS) if not STANDS_IN else ['wishes']
 SAME = ('reward', 'tokens', 'rows')

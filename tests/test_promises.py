@@ -190,6 +190,7 @@ BROKEN = {
         'a horizon below 1': made_with(horizon=0),
         'a share outside [0, 1]': made_with(end=1.5),
         'as `sample`': sampled([]),
+    },
     'archived_rows': {
         'a width or batch below 1': made_with(width=0),
         'a negative size': made_with(size=-1),

@@ -371,11 +371,8 @@ NOT_IN_TOKENS = set(
     subgroup_votes.size subgroup_votes.seed marked_reward.seed marked_reward.looks
     sample_thoughts.seed tool_branches.seed tool_branches.max_new_tokens
     rubric_reward.seed praised_reward.seed
-    lookahead_rollouts.horizon lookahead_rollouts.top""".split()
-    sample_thoughts.seed
+    lookahead_rollouts.horizon lookahead_rollouts.top
     archived_rows.batch archived_rows.size archived_rows.width
-    rubric_reward.seed praised_reward.seed""".split()
-    rubric_reward.seed praised_reward.seed
     deep_search_rollouts.depth deep_search_rollouts.max_new_tokens deep_search_rollouts.seed deep_search_rollouts.width
     replayed_search.depth replayed_search.size replayed_search.width""".split()
 )
