@@ -164,10 +164,10 @@ def test_a_response_is_cut_off_at_the_depth(policy, items):
     ],
 )
 def test_bad_settings_are_answered(policy, items, bad, said):
-    for call in (deep_search_rollouts, lambda *x, **how: replayed_search(**bad)(*x, **how)):
-        how = bad if call is deep_search_rollouts else {}
-        with pytest.raises(ValueError, match=said):
-            call(policy, items, 2, seed=0, **how)
+    with pytest.raises(ValueError, match=said):
+        deep_search_rollouts(policy, items, 2, seed=0, **bad)
+    with pytest.raises(ValueError, match=said):
+        replayed_search(**bad)(policy, items, 2, seed=0)
 
 
 def test_bad_memory_and_no_problems(policy):
@@ -195,7 +195,7 @@ def test_a_seldom_solution_comes_back_and_an_easy_one_does_not(policy, items):
     assert not back.sampled[0].any() and back.mask[0].any()
     plain = policy.sample(items[:1], 4, seed=1)
     assert back.texts[1:4] == plain.texts[1:], "the other rows are plain samples"
-    sampler.update(with_rewards(back, [1, 2, 3, 8]))      # now it is easy; a replayed row is no draw
+    sampler.update(with_rewards(back, [1, 2, 3, 8]))      # easy now; a replayed row is no draw
     assert list(sampler.kept) == [items[2].key]
 
 
@@ -210,7 +210,7 @@ def test_a_run_goes_on_bit_for_bit_with_its_memory(policy, items, tmp_path):
     for parts, path in (((2, 4), tmp_path / 'run'), ((4,), None)):
         for steps in parts:
             learner = policy.clone()
-            run = train(learner, task('countdown'), made, steps=steps, seed=0, path=path)
+            train(learner, task('countdown'), made, steps=steps, seed=0, path=path)
         ends.append(weights_of(learner))
     assert torch.equal(*ends)
 

@@ -1,4 +1,4 @@
-"""VOGUE: uncertainty under another order of the numbers, by hand, and what the rows and the training come to."""
+"""VOGUE: uncertainty under another order of the numbers, by hand, and what rows come to."""
 
 import dataclasses, math
 import pytest, torch

@@ -1,4 +1,4 @@
-"""Lookahead-tree rollouts: the tree beside one written in lists, what rows say of themselves, and what is refused."""
+"""Lookahead-tree rollouts: the tree beside one in lists, what rows say, what is refused."""
 
 import itertools
 from functools import cache
@@ -76,7 +76,10 @@ def in_lists(table, prompt, *, k, longest, rules):
     "The rows of one tree, as the released code grows them, and what happened."
     rows = [SimpleNamespace(said=[], parent=None, born=0)]
     counts = dict(born=0, looked=0, pruned=0, dropped=0, rivals=0)
-    ended = lambda row: END in row.said
+
+    def ended(row):
+        return END in row.said
+
     for t in range(longest):
         wanted, likely = [], {}
         for i, row in enumerate(rows):
@@ -102,7 +105,8 @@ def in_lists(table, prompt, *, k, longest, rules):
             age = t + 1 - row.born
             if row.parent is None or age not in rules.ages:
                 continue
-            own, other = [(r.said + [END] * longest)[t + 1 - age : t + 1] for r in (row, row.parent)]
+            last = slice(t + 1 - age, t + 1)
+            own, other = [(r.said + [END] * longest)[last] for r in (row, row.parent)]
             if END in own + other:
                 continue
             counts['looked'] += 1
@@ -141,7 +145,13 @@ def test_the_tree_is_the_one_written_in_lists(seed):
     trees, counts = grow_lookahead(table, (ids, seen), noise, rules=rules)
     total = dict.fromkeys(('born', 'looked', 'pruned', 'dropped', 'rivals'), 0)
     real = [tuple(row[real].tolist()) for row, real in zip(ids, seen, strict=True)]
-    table_of = lambda prompt: SimpleNamespace(logits=lambda said: table.logits((*prompt, *said[1:])))
+
+    def table_of(prompt):
+        def logits(said):
+            return table.logits((*prompt, *said[1:]))
+
+        return SimpleNamespace(logits=logits)
+
     for at, prompt in enumerate(real):
         rows, found = in_lists(table_of(prompt), None, k=k, longest=longest, rules=rules)
         total = {name: total[name] + found[name] for name in total}
@@ -164,7 +174,7 @@ def test_the_tree_is_the_one_written_in_lists(seed):
 
 
 def test_the_lists_have_seen_what_there_is_to_see():
-    "Over the seeds above branches are born, looked at, dropped with their own, and refused a place."
+    "Over these seeds branches are born, looked at, dropped with their own, refused a place."
     found = dict.fromkeys(('born', 'looked', 'pruned', 'dropped', 'rivals'), 0)
     for seed in range(12):
         rules = LookaheadRules(room=16, ages=(2, 3), top=3, tau_abs=0.12, tau_rel=0.25, tau_ed=0.67)
@@ -178,7 +188,10 @@ def test_the_lists_have_seen_what_there_is_to_see():
 
 def test_near_ties_are_likely_and_nearly_as_likely_as_the_first():
     probs = torch.tensor([[[0.5, 0.3, 0.2], [0.4, 0.26, 0.25], [0.26, 0.25, 0.24]]])
-    by = lambda a, r: near_ties(probs, probs[..., 0], tau_abs=a, tau_rel=r)[0].tolist()
+
+    def by(a, r):
+        return near_ties(probs, probs[..., 0], tau_abs=a, tau_rel=r)[0].tolist()
+
     assert by(0.25, 0.15) == [[False, False], [True, False], [False, False]]
     assert by(0.2, 0.21) == [[True, False], [True, True], [True, True]]
     assert by(0.0, 0.0) == [[False, False]] * 3

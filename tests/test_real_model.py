@@ -373,7 +373,8 @@ NOT_IN_TOKENS = set(
     rubric_reward.seed praised_reward.seed
     lookahead_rollouts.horizon lookahead_rollouts.top
     archived_rows.batch archived_rows.size archived_rows.width
-    deep_search_rollouts.depth deep_search_rollouts.max_new_tokens deep_search_rollouts.seed deep_search_rollouts.width
+    deep_search_rollouts.depth deep_search_rollouts.max_new_tokens
+    deep_search_rollouts.seed deep_search_rollouts.width
     replayed_search.depth replayed_search.size replayed_search.width""".split()
 )
 

@@ -1,4 +1,4 @@
-"""ARPO's rows that fork behind the answers of tools: what they share, and what is left as it was."""
+"""ARPO's rows that fork behind the answers of tools: what they share, and what stays."""
 
 import pytest
 import torch
