@@ -228,6 +228,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'rl4llm/advantages/group_relative.py')},
             'rl4llm.advantages.harmless_change': { 'rl4llm.advantages.harmless_change._side_by_side': ( 'advantages/harmless_change.html#_side_by_side',
                                                                                                         'rl4llm/advantages/harmless_change.py'),
+                                                   'rl4llm.advantages.harmless_change._wider': ( 'advantages/harmless_change.html#_wider',
+                                                                                                 'rl4llm/advantages/harmless_change.py'),
                                                    'rl4llm.advantages.harmless_change.bonus_counts': ( 'advantages/harmless_change.html#bonus_counts',
                                                                                                        'rl4llm/advantages/harmless_change.py'),
                                                    'rl4llm.advantages.harmless_change.capped_bonus': ( 'advantages/harmless_change.html#capped_bonus',

@@ -11,6 +11,7 @@ import dataclasses, random
 
 # %% ../../nbs/advantages/20_harmless_change.ipynb #f4c1ba60
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -19,11 +20,10 @@ from .group_relative import grpo
 from ..core.numerics import fold, keyed_uniform, masked_mean
 from ..core.placebos import placebo
 from ..core.registry import add_recipe, stage, use
-from ..core.rollouts import check_shape, group_max, rows_of
+from ..core.rollouts import check_shape, concat_rollouts, group_max, rows_of
 from ..core.sampling import as_prompts, sample
 from ..core.settings_file import check_real, check_whole
 from ..rewards.algebra import schedule_at
-from ..rollouts.recomposition import stacked_batches
 from ..tasks.countdown import puzzle_of
 
 # %% ../../nbs/advantages/20_harmless_change.ipynb #cb7dbc47
@@ -98,10 +98,21 @@ class changed_sample:
 
 def _side_by_side(plain, changed, pad: int):
     "Rows to problems and rows to their copies, those of one problem as one group."
-    both = stacked_batches([plain, changed], pad)
-    group = both.prompt % len(plain.prompt_ids)
-    rows = rows_of(dataclasses.replace(both, group=group), group.argsort(stable=True))
-    return dataclasses.replace(rows, traj=torch.arange(len(rows), device=group.device))
+    width = max(plain.prompt_ids.shape[1], changed.prompt_ids.shape[1])
+    ids = [_wider(rows.prompt_ids, width, pad) for rows in (plain, changed)]
+    seen = [_wider(rows.prompt_mask, width, False) for rows in (plain, changed)]
+    shared = dict(prompt_ids=torch.cat(ids), prompt_mask=torch.cat(seen),
+                  items=plain.items + changed.items)
+    first = dataclasses.replace(plain, **shared)
+    second = dataclasses.replace(changed, prompt=changed.prompt + len(plain.items), **shared)
+    both = concat_rollouts(first, second, pad)
+    rows = rows_of(both, both.group.argsort(stable=True))
+    return dataclasses.replace(rows, traj=torch.arange(len(rows), device=rows.group.device))
+
+
+def _wider(x, width: int, blank):
+    "Prompts filled up with `blank` on the left."
+    return F.pad(x, (width - x.shape[1], 0), value=blank)
 
 # %% ../../nbs/advantages/20_harmless_change.ipynb #43d5fa63
 def symmetric_kl(logits: Float[Tensor, "... v"],
