@@ -79,7 +79,6 @@ from .dissection import sub_problem_rate as sub_problem_rate
 from .dissection import with_calculator as with_calculator
 from .diversity import distinct_n as distinct_n
 from .diversity import diversity_table as diversity_table
-from .diversity import edit_distance as edit_distance
 from .diversity import mean_edit_distance as mean_edit_distance
 from .diversity import rarefied as rarefied
 from .diversity import solution_coverage as solution_coverage

@@ -43,6 +43,7 @@ from .method_map import recipe_tree as recipe_tree
 from .method_map import recipes as recipes
 from .numerics import KL_ESTIMATORS as KL_ESTIMATORS
 from .numerics import STATISTICS as STATISTICS
+from .numerics import edit_distance as edit_distance
 from .numerics import entropy_of as entropy_of
 from .numerics import fold as fold
 from .numerics import keyed_uniform as keyed_uniform

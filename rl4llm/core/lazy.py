@@ -49,7 +49,7 @@ MOVED = {'rl4llm.core': ('rl4llm.engine', 'rl4llm.app'),
          'rl4llm.objectives': ('rl4llm.references', 'rl4llm.samplers', 'rl4llm.core'),
          'rl4llm.curricula': ('rl4llm.advantages',), 'rl4llm.rewards': ('rl4llm.core',),
          'rl4llm.widgets': ('rl4llm.atlas',), 'rl4llm.atlas': ('rl4llm.core',),
-         'rl4llm.analysis': ('rl4llm.tasks',),
+         'rl4llm.analysis': ('rl4llm.tasks', 'rl4llm.core'),
          'rl4llm.scaling': ('rl4llm.objectives', 'rl4llm.samplers')}
 
 _RENAMED = {

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['STATISTICS', 'KL_ESTIMATORS', 'masked_sum', 'masked_mean', 'logp_of', 'entropy_of', 'statistic', 'kl_estimate',
-           'mix64', 'fold', 'keyed_uniform']
+           'mix64', 'fold', 'keyed_uniform', 'edit_distance']
 
 # %% ../../nbs/core/02_numerics.ipynb #6bad08d5
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -137,3 +138,19 @@ def keyed_uniform(seed: int, rows: Int[Tensor, "n"],
     bits = fold(seed, rows[:, None], positions[None, :])
     upper = (bits >> 11) & ((1 << 53) - 1)                # as many bits as a float64 holds
     return (upper.double() + 0.5) / (1 << 53)
+
+# %% ../../nbs/core/02_numerics.ipynb #f70f54a7
+def edit_distance(a: list, b: list) -> int:
+    """Fewest insertions, deletions and replacements that turn sequence `a` into `b`.
+
+    Source: Levenshtein (1966).
+    """
+    place = np.arange(len(b) + 1)
+    row = place                                               # distances from a[:i] to every b[:j]
+    for i, x in enumerate(a, 1):
+        differs = np.array([x != y for y in b], dtype=int)
+        replaced = row[:-1] + differs
+        deleted = row[1:] + 1
+        new = np.concatenate([[i], np.minimum(replaced, deleted)])
+        row = np.minimum.accumulate(new - place) + place      # insertions run along the row
+    return int(row[-1])

@@ -3,9 +3,9 @@ from . import archives as archives
 from . import branch_advantages as branch_advantages
 from . import critical_tokens as critical_tokens
 from . import deep_search as deep_search
+from . import forked_episodes as forked_episodes
 from . import lookahead as lookahead
 from . import recomposition as recomposition
-from . import tool_branches as tool_branches
 from . import tree as tree
 from .archives import Archive as Archive
 from .archives import Cell as Cell
@@ -65,6 +65,10 @@ from .deep_search import random_frontier as random_frontier
 from .deep_search import replayed_search as replayed_search
 from .deep_search import search_values as search_values
 from .deep_search import uct_descent as uct_descent
+from .forked_episodes import fork_chance as fork_chance
+from .forked_episodes import shared_advantages as shared_advantages
+from .forked_episodes import tool_branches as tool_branches
+from .forked_episodes import turn_entropy as turn_entropy
 from .lookahead import LookaheadRules as LookaheadRules
 from .lookahead import Places as Places
 from .lookahead import finish_rows as finish_rows
@@ -83,9 +87,6 @@ from .recomposition import recomposed_sample as recomposed_sample
 from .recomposition import recomposition_counts as recomposition_counts
 from .recomposition import row_lengths as row_lengths
 from .recomposition import stacked_batches as stacked_batches
-from .tool_branches import fork_chance as fork_chance
-from .tool_branches import shared_advantages as shared_advantages
-from .tool_branches import turn_entropy as turn_entropy
 from .tree import Forest as Forest
 from .tree import Meter as Meter
 from .tree import Node as Node

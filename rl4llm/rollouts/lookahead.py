@@ -19,8 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # %% ../../nbs/rollouts/05_lookahead.ipynb #e0892d08
-from ..analysis.diversity import edit_distance
-from ..core.numerics import fold, keyed_uniform, logp_of
+from ..core.numerics import edit_distance, fold, keyed_uniform, logp_of
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import make_rollouts
 from ..core.sampling import (as_prompts, check_asked_once, check_sampling, choose,
@@ -158,7 +157,7 @@ def _say(places: Places, logits: Float[Tensor, "n v"], t: int, noise: tuple, end
     places.length = places.length + goes_on
     return source
 
-# %% ../../nbs/rollouts/05_lookahead.ipynb #be592308
+
 def _give_birth(places: Places, kept: Bool[Tensor, "b k i"], said: Int[Tensor, "b k"],
                 ids: Int[Tensor, "b k m"], t: int) -> tuple:
     "From which place each place goes on, and what it says: branches take over free places."
@@ -211,7 +210,7 @@ def _close_up(places: Places, dropped: Bool[Tensor, "b k"]) -> Int[Tensor, "b k"
     places.move(order)
     return order
 
-# %% ../../nbs/rollouts/05_lookahead.ipynb #faeb8f9c
+
 _FULL = 0.98                         # a tree is full with this share of its places, less by
 _LESS = 0.05                         # so much over a whole response
 
@@ -258,7 +257,7 @@ def grow_lookahead(policy, prompts: tuple, noise: tuple, *,
         logits = decoder.step(places.tokens[..., t].flatten())
     return _together(left), counts
 
-# %% ../../nbs/rollouts/05_lookahead.ipynb #7518c95f
+
 def _go_on(decoder, source: Int[Tensor, "b k"], stay: Int[Tensor, "c"]) -> None:
     "Let the decoder go on with the prompts `stay`, each place from its `source`."
     k = source.shape[1]

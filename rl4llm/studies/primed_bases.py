@@ -128,7 +128,7 @@ def train_all_primed(runs=None, *, say=print, path=None) -> list[dict]:
         say(f"{name}, seed {seed}: pass@1 {gain(record)['after']:.3f}, {record['seconds']:.0f} s")
     return primed_records(path)
 
-# %% ../../nbs/studies/08_primed_bases.ipynb #88a16001
+
 @adds_results
 def _primed_results() -> list[StoredResult]:
     "The records of bases that there are, for `rl4llm probes renew`."

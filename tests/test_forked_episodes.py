@@ -5,7 +5,7 @@ import torch
 from rl4llm import Policy, recipe, task, train
 from rl4llm.advantages.group_relative import grpo
 from rl4llm.core.rollouts import make_rollouts
-from rl4llm.rollouts.tool_branches import (
+from rl4llm.rollouts.forked_episodes import (
     fork_chance,
     shared_advantages,
     tool_branches,
