@@ -250,7 +250,5 @@ def shared_advantages(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, r
 add_recipe('arpo', 'grpo', paper=40, aliases=('ARPO',),
            sampler=use(tool_branches, probe=4, weight=1.0),
            summary='rows fork behind answers of tools, where the policy is uncertain')
-add_recipe('arpo_hard', 'arpo', paper=40, advantage=shared_advantages,
-           summary='the same rows; a shared token has the mean of their advantages')
 add_recipe('arpo_by_chance', 'arpo', paper=40, sampler=use(tool_branches, probe=4, weight=0.0),
            summary='placebo: rows fork with the same chance everywhere');

@@ -377,6 +377,10 @@ _REASONS = {
     'begins with a supervised start': ['adactrl', 'adactrl_gated'],
     'its bonus is paid for strange answers, and on Countdown these are wrong more often':
         ['repexp'],
+    'a tree takes the likeliest token wherever it does not branch, so its rows differ less than '
+    'draws do': ['latr'],
+    'supervised steps on right answers alone, which the archive finds no sooner than draws do':
+        ['go_explore', 'go_explore_random'],
     'four labels in ten are wrong on purpose, which leaves a fifth of the step':
         ['grpo_noisy', 'grpo_mended'],
 }
