@@ -1,11 +1,14 @@
 """ARPO's rows that fork behind the answers of tools: what they share, and what stays."""
 
+import dataclasses
 import pytest
 import torch
 from rl4llm import Policy, recipe, task, train
 from rl4llm.advantages.group_relative import grpo
 from rl4llm.core.rollouts import make_rollouts
 from rl4llm.rollouts.forked_episodes import (
+    _Growth,
+    _Row,
     fork_chance,
     shared_advantages,
     tool_branches,
@@ -96,6 +99,7 @@ def test_entropy_decides(agent):
         (dict(starts=0.0), 'starts=0'),
         (dict(starts=1.5), 'starts=1.5'),
         (dict(base=-1.0), 'base'),
+        (dict(base=1.5), 'base=1.5'),
         (dict(probe=0), 'probe'),
         (dict(weight=float('nan')), 'weight'),
         (dict(group=0), 'group'),
@@ -137,6 +141,36 @@ def test_rows_without_a_score_leave_the_mean_alone():
     rewards = torch.tensor([1.0, float('nan')])
     shared = shared_advantages(rewards, rows.group, rollouts=rows)
     assert not shared.isnan().any() and not shared[1].any()
+
+
+def growth_of(agent):
+    keys = torch.arange(4).view(1, 4)
+    none = torch.zeros(0, dtype=torch.long)
+    return _Growth(agent, calculations(1), None, None, keys, 3, 40, 1.0, 4, none)
+
+
+def test_a_row_forks_by_how_far_entropy_has_risen_above_its_first_turn(agent):
+    asked = []
+
+    def surely(gain):
+        asked.append(float(gain[0]))
+        return torch.ones(1)
+
+    growth = growth_of(agent)
+    row = _Row(0, 1, turn=2, begins=12, fork_at=5, first=0.25, now=1.0)
+    assert growth.wants_fork(row, surely) and asked == [0.75]
+    assert not growth.wants_fork(row, lambda gain: torch.zeros(1))
+    for refused in (dict(turn=0), dict(begins=5), dict(fork_at=12)):
+        assert not growth.wants_fork(dataclasses.replace(row, **refused), surely)
+    assert asked == [0.75]  # who may not fork is not asked
+
+
+def test_a_fork_takes_over_what_its_parent_was_compared_with():
+    row = _Row(0, 1, tokens=[1, 2, 3], logp=[0.0] * 3, own=[True] * 3, seg=[0, 0, 1])
+    row.begins, row.first, row.turn = 2, 0.25, 1
+    new = row.fork(5)
+    assert (new.first, new.turn, new.parent, new.number, new.fork_at) == (0.25, 1, 1, 5, 2)
+    assert (new.tokens, new.seg, new.is_live) == ([1, 2], [0, 0], True)
 
 
 def test_it_trains_and_goes_on_where_it_was_stopped(agent, tmp_path):

@@ -135,8 +135,15 @@ def shown():
 
         return dataclasses.replace(settings(), runs=type(settings().runs)(EVIL))
 
+    def archive():
+        from rl4llm.rollouts.archives import Archive
+        from rl4llm.tasks import task
+
+        return Archive(task('countdown').sample(1, seed=0)[0])
+
     return dict(
         Report=report,
+        Archive=archive,
         Replay=replayed,
         Plan=planned,
         GradientCheck=check,
@@ -173,7 +180,7 @@ def classes():
     return sorted(found)
 
 
-NAMELESS = ('TokenTree', 'Tree', 'Replay', 'FrontierVerdict')  # show no name that a user gives
+NAMELESS = ('Archive', 'TokenTree', 'Tree', 'Replay', 'FrontierVerdict')  # no user's name
 
 
 @pytest.mark.parametrize('name', classes())

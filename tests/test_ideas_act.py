@@ -98,7 +98,9 @@ class Weights:
             train_step(self.state, 1e4)
             self.state.step += 1
             rollouts = self.state.rollouts
-            self.informative.append(bool((group_std(rollouts.rewards, rollouts.group) > 0).any()))
+            mixed = (group_std(rollouts.rewards, rollouts.group) > 0).any()
+            imitates = 'archived_rows' in str(self.state.recipe.sampler)  # its rows are all right
+            self.informative.append(bool(mixed or (imitates and (rollouts.rewards > 0).any())))
             self.after.append(weights_of(self.state.policy))
         return self.after[step]
 

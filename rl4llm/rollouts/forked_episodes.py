@@ -153,7 +153,8 @@ def tool_branches(policy, items, group: int = 1, *, seed: int, max_new_tokens: i
     starts: the share of a group that is drawn from the prompt at first; 1 is `sample_episodes`.
     base, weight: as in `fork_chance`. probe: tokens of a turn whose entropy counts.
     ends: words that end a turn where no environment answers.
-    Raises as `sample_episodes`, and for a word that is not one token.
+    Words that are no single token end no turn; without any, rows never fork.
+    Raises as `sample_episodes`, and for knobs out of range.
     Source: ARPO (2025), code.
     """
     items = as_prompts(items)
@@ -178,16 +179,19 @@ def _check_forks(starts, base, weight, probe) -> None:
     check_real('tool_branches', least=0, starts=starts, base=base)
     check_real('tool_branches', weight=weight)
     check_whole('tool_branches', probe=probe)
+    if base > 1:
+        raise ValueError(f"tool_branches has base={base:g}, wanted a chance from 0 to 1.")
     if not 0 < starts <= 1:
         raise ValueError(f"tool_branches has starts={starts:g}, wanted a share in (0, 1]: at "
                          "least one row of a group is drawn from the prompt.")
 
 
 def _ids_of_words(policy, words) -> Int[Tensor, "e"]:
-    "The ids of words that end a turn, of those that are one token."
+    "The ids of words that end a turn, of those that are one token that the model knows."
     read = [policy.tokenizer(word, add_special_tokens=False)['input_ids'] for word in words]
-    return torch.tensor([ids[0] for ids in read if len(ids) == 1], dtype=torch.long,
-                        device=policy.device)
+    unknown = policy.tokenizer.unk_token_id
+    known = [ids[0] for ids in read if len(ids) == 1 and ids[0] != unknown]
+    return torch.tensor(known, dtype=torch.long, device=policy.device)
 
 
 def _grow(growth: _Growth, rows: list, group: int, how) -> None:

@@ -56,7 +56,7 @@ def try_thinking(names=None, *, say=print, path=None) -> dict:
     how = dict(path=path or THINKING_FILE, records=thinking_records(), how=_THINKING_TRYOUT)
     return try_all(names, say=say, **how)
 
-# %% ../../nbs/studies/06_thinking_tryouts.ipynb #e2fa6001
+
 @adds_results
 def _thinking_results() -> list[StoredResult]:
     "The records of recipes that there are, for `rl4llm probes renew`."
