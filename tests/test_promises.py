@@ -192,7 +192,8 @@ BROKEN = {
         'as `sample`': sampled([]),
     },
     'archived_rows': {
-        'a width or batch below 1': made_with(width=0),
+        'a width': made_with(width=0),
+        'batch below 1': made_with(batch=0),
         'a negative size': made_with(size=-1),
         'as `explore`': sampled(['2 + 3']),
     },
@@ -353,6 +354,7 @@ BROKEN = {
     'grpo_roc': {'as `chosen_rows`': knobs(share=0.0)},
     'grpo_of_batch': {'as `priority_rows`': knobs(share=0.0)},
     'depth_advantages': {'as `node_numbers`': with_parents},
+    'shared_advantages': {'as `node_numbers`': with_parents},
     'deep_search_advantages': {
         '`sharp` not above 0': knobs(sharp=0.0),
         'as `node_numbers`': with_parents,

@@ -403,8 +403,10 @@ def test_every_recipe_trains_a_text_model(qwen, name):
     if dict(made.select.knobs).get('most'):
         made = made.but(select=use(made.select, most=None))  # all groups are trained on
     row = train(qwen.clone(), task('countdown', level='easy'), made, steps=1, limit=1e6).rows[0]
+    whole = made.prompts * made.group
+    gives_all = made.sampler.name != 'archived_rows'  # which gives what was found right
     assert (
-        row['rows'] == made.prompts * made.group
+        (row['rows'] == whole if gives_all else 0 < row['rows'] <= whole)
         and row['tokens'] / row['rows'] <= 8
         and row['length'] > (3 if 'fork' in made.sampler.name else 6)  # branches count what is new
     )

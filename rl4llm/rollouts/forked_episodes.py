@@ -154,7 +154,7 @@ def tool_branches(policy, items, group: int = 1, *, seed: int, max_new_tokens: i
     base, weight: as in `fork_chance`. probe: tokens of a turn whose entropy counts.
     ends: words that end a turn where no environment answers.
     Words that are no single token end no turn; without any, rows never fork.
-    Raises as `sample_episodes`, and for knobs out of range.
+    Raises as `sample_episodes`.
     Source: ARPO (2025), code.
     """
     items = as_prompts(items)

@@ -35,7 +35,8 @@ class Listener:
         self.policy = policy
         self.items = items
         self.before = [[] for _ in items] if before is None else before
-        self.close = _token(policy, CALL[1])
+        is_speaking = sampler_of(items) is not None
+        self.close = _token(policy, CALL[1]) if is_speaking else _NOWHERE
         self.waiting = [[] for _ in items]
 
     def put_in(self, rows: Int[Tensor, "n"], chosen: Int[Tensor, "n"]) -> tuple:
@@ -72,6 +73,9 @@ class Listener:
     def has_answered(self, rows: Int[Tensor, "n"]) -> Bool[Tensor, "n"]:
         "Of which rows nothing waits to be put in."
         return torch.tensor([not self.waiting[row] for row in rows.tolist()], device=rows.device)
+
+
+_NOWHERE = -1                                  # an id that no token has
 
 
 def _token(policy, word: str) -> int:
