@@ -37,6 +37,7 @@ LATER = {
         ('latr', 'latr_draw', 'latr_random_branching', 'latr_random_pruning'),
         (3, "rows of a tree are much alike: a group with both rewards has to turn up"),
     ),
+    'go_explore_random': (10, "few cells are open in an easy problem, and mostly all are chosen"),
     'off_policy_mask': (6, "samples are as old as they get after four steps"),
     'grpo_adaptive_kl': (4, "the coefficient is steered for the first time after the first step"),
     **dict.fromkeys(

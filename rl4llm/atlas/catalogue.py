@@ -48,6 +48,7 @@ ALSO = {
     117: ('scaling.streaming.TransferQueue', 'scaling.streaming.simulate'),
     118: ('training.records.Run', 'studies.comparison.compare'),
     124: ('oracle.decisions.exact_effective_horizon',),
+    142: ('rollouts.archives.by_novelty',),
     154: ('rollouts.archives.novelty', 'rollouts.archives.Archive'),
     155: ('analysis.consistency.rollout_consistency', 'analysis.consistency.dispersion_weight'),
     187: ('tasks.sat.Satisfiability', 'tasks.sat.saturn_difficulty'),

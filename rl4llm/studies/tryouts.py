@@ -423,7 +423,7 @@ IDLE['grpo_tied_reset'] = Idle('the reference is reset after fifty steps, and no
                                acts=_SOON)
 IDLE['prorl.reference'] = Idle('the reference is reset after twenty steps, and not before',
                                acts=_SOON)
-for _name in ('grpo', 'reinforce_pp', 'weighted_reinforce'):
+for _name in ('grpo', 'reinforce_pp', 'weighted_reinforce', 'go_explore'):
     IDLE[f'{_name}.objective'] = _SEVERAL
 IDLE['simplevla.objective'] = Idle(
     'at its temperature hardly a token that is to rise gets beyond 1.2, where clips differ',
