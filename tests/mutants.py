@@ -35,30 +35,27 @@ JOURNAL = TOP / 'runs' / 'mutants.jsonl'  # --store --rest goes on from there
 # -- which modules, and which test files speak of them
 
 FOR_ALL = ('test_contracts', 'test_wiring', 'test_oracle', 'test_reference_numbers')
-WITHOUT_STAGES = {  # where a fault would be silent too: test files beside those
+WITHOUT_STAGES = {  # where a fault would be silent too: test files beside those and its own
     'core.numerics': (),
     'core.rollouts': (),
     'core.learned': (),
     'core.sampling': (),
     'core.policy': ('test_real_model',),
     'core.signals': ('test_loop',),
-    'core.placebos': ('test_placebos',),
+    'core.placebos': (),
     'core.ready_stages': ('test_loop',),
     '*.pipeline': ('test_loop',),
     'training.run_identity': ('test_loop',),
     'training.step_metrics': ('test_loop',),
     'training.loop': ('test_loop',),
     'engine.*': (),
+    'references.*': ('test_references',),
     'analysis.passk': ('test_analysis',),
     '*.comparison': ('test_analysis',),
     'atlas.claims': ('test_claims',),
     'tasks.*': ('test_tasks', 'test_drawn_problems'),
-    'tasks.thinking': ('test_thinking',),
-    'tasks.sat_search': ('test_sat_search',),
-    'tasks.reasoning_gym': ('test_reasoning_gym',),
     'samplers.episodes': ('test_environments',),
     'rewards.*': ('test_tasks',),
-    'rewards.mathematics': ('test_mathematics',),
     'rewards.box': ('test_sandbox',),
     'rewards.sandbox': ('test_sandbox',),
     'rewards.code_tests': ('test_sandbox',),
@@ -100,8 +97,10 @@ def modules_in_scope():
 
 
 def files_about(module):
-    "Test files whose tests may notice a fault in the module."
+    "Test files whose tests may notice a fault in the module; one with its name is its own."
     more = [f for p, files in WITHOUT_STAGES.items() if fits(module, [p]) for f in files]
+    own = f"test_{module.rpartition('.')[2]}"
+    more += [own] if (TESTS / f"{own}.py").exists() else []
     with_stages = {short(info.module) for info in stage_table().values()}
     if fits(module, APART) and module not in with_stages:
         return more
