@@ -1025,6 +1025,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'rl4llm.atlas.claims._at_the_end': ('atlas/claims.html#_at_the_end', 'rl4llm/atlas/claims.py'),
                                      'rl4llm.atlas.claims._claim_row': ('atlas/claims.html#_claim_row', 'rl4llm/atlas/claims.py'),
                                      'rl4llm.atlas.claims._difference': ('atlas/claims.html#_difference', 'rl4llm/atlas/claims.py'),
+                                     'rl4llm.atlas.claims._earlier_arms': ('atlas/claims.html#_earlier_arms', 'rl4llm/atlas/claims.py'),
                                      'rl4llm.atlas.claims._first_try': ('atlas/claims.html#_first_try', 'rl4llm/atlas/claims.py'),
                                      'rl4llm.atlas.claims._is_stale': ('atlas/claims.html#_is_stale', 'rl4llm/atlas/claims.py'),
                                      'rl4llm.atlas.claims._judged': ('atlas/claims.html#_judged', 'rl4llm/atlas/claims.py'),

@@ -8,9 +8,22 @@ import pytest
 import torch
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption(
+        '--turn', action='store_true', help='of tests with many cases those in turn, and the changed'
+    )
+
+
+def pytest_collection_modifyitems(config, items):
     "Slow tests go first, so that no worker waits at the end for another's longest."
     items.sort(key=lambda item: item.get_closest_marker('slow') is None)
+    if config.getoption('turn'):
+        from select_tests import in_turn
+
+        kept = in_turn(items)
+        left = set(items) - set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = kept
 
 
 @pytest.fixture(scope='session')

@@ -2,7 +2,8 @@
 
 Those that were changed against main, those whose imports reach a changed module, one fifth of
 all in turn (which one follows from the commit), and the lessons. On main itself the last commit
-is what changed. Without git, all. `--run` executes them."""
+is what changed. Without git, all. `--run` executes them, lessons in their short form; with `--all`
+these are left to `test_tutorials.py`, which runs them whole."""
 
 import argparse, ast, os, runpy, subprocess, sys, time
 from dataclasses import dataclass, field
@@ -237,10 +238,11 @@ def turn_of(top):
 def choose(top=TOP, *, everything=False):
     "Notebook -> why it is executed, lessons last."
     house, files = House(top), changed_files(top)
-    lessons = {name: 'a lesson' for name in house.lessons}
-    if everything or files is None:
-        why = 'all were asked for' if everything else 'no git here'
-        return {name: why for name in house.notebooks} | lessons
+    if everything:
+        return dict.fromkeys(house.notebooks, 'all were asked for')
+    lessons = dict.fromkeys(house.lessons, 'a lesson')
+    if files is None:
+        return dict.fromkeys(house.notebooks, 'no git here') | lessons
     turn = turn_of(top)
     fifth = {name: f'in turn, {turn + 1} of {PARTS}' for name in list(house.notebooks)[turn::PARTS]}
     chosen = fifth | affected(house, files)

@@ -17,6 +17,7 @@ from rl4llm.studies.tryouts import IDLE
 from rl4llm.tasks import task
 from rl4llm.training.loop import start, train_step
 
+pytestmark = pytest.mark.xdist_group('ideas')  # one worker trains each recipe once
 STEPS = 2
 DIFFERENT = 1e-5  # of the way that the weights have come; rounding makes some 1e-6
 ROUNDED = 2e-5  # two ways to write one gradient; 1.2e-5 where the processor has AVX2 only
@@ -209,23 +210,20 @@ TWINS = {
 }
 
 
-def some_weights(vector):
-    "Every fiftieth weight: these alone cannot be further apart than all weights are."
-    return vector[::50]
+@cache
+def way_of(name):
+    """How far a recipe's weights have come, and every fiftieth of them.
+
+    These few cannot be further apart than all weights are."""
+    run = run_of(made_small(recipe(name)), 'easy')
+    return float((run.at(STEPS) - run.after[0]).norm()), run.at(STEPS)[::50]
 
 
-def may_be_one(mine, other, steps):
+def may_be_one(first, second):
     "Whether two recipes are near each other in a part of the weights; if not, they are two."
-    a, b, base = (
-        run_of(made_small(made), 'easy').at(n)
-        for made, n in ((mine, steps), (other, steps), (mine, 0))
-    )
-    come = max(float((x - base).norm()) for x in (a, b))
-    return float((some_weights(a) - some_weights(b)).norm()) <= DIFFERENT * come
-
-
-def is_one(mine, other, steps):
-    return may_be_one(mine, other, steps) and distance(mine, other, steps) <= DIFFERENT
+    come, few = way_of(first)
+    other_come, other_few = way_of(second)
+    return float((few - other_few).norm()) <= DIFFERENT * max(come, other_come)
 
 
 def later_step(*names):
@@ -234,8 +232,11 @@ def later_step(*names):
 
 def one_recipe(first, second):
     "Whether two recipes are one, even where each of them should have left its parent."
-    mine, other = recipe(first), recipe(second)
-    return may_be_one(mine, other, STEPS) and is_one(mine, other, later_step(first, second))
+    steps = later_step(first, second)
+    return (
+        may_be_one(first, second)
+        and distance(recipe(first), recipe(second), steps) <= DIFFERENT
+    )
 
 
 def test_no_recipe_is_another_of_its_relatives():
@@ -252,7 +253,9 @@ def test_no_recipe_is_another_of_its_relatives():
 
 def test_two_names_for_one_recipe_are_noticed():
     again = recipe('grpo_kl').but(name='the same under another name')
-    assert is_one(again, recipe('grpo_kl'), STEPS) and not is_one(again, recipe('dr_grpo'), STEPS)
+    assert distance(again, recipe('grpo_kl'), STEPS) <= DIFFERENT
+    assert distance(again, recipe('dr_grpo'), STEPS) > DIFFERENT
+    assert one_recipe(*next(iter(TWINS)))
 
 
 def test_the_tables_name_what_there_is():

@@ -1739,12 +1739,6 @@ def test_a_lesson_has_the_loop_and_a_widget(path):
     assert re.search(rf'^({WIDGET})\(', code, re.MULTILINE)
 
 
-@every_lesson
-@pytest.mark.timeout(300)
-def test_a_lesson_runs_dry(path):
-    assert execute(path, RL4LLM_DRY_RUN='1') < SECONDS  # an error in a cell raises
-
-
 @pytest.mark.slow
 @every_lesson
 @pytest.mark.timeout(900)

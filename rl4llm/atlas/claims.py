@@ -649,6 +649,12 @@ def _is_stale(study: str, stamp: int) -> bool:
     return bool(stale_runs(_stored(study, stamp)))
 
 
+@functools.lru_cache(maxsize=None)
+def _earlier_arms(study: str, stamp: int) -> dict:
+    "Arms of an earlier loop in a study, for a file of this date."
+    return earlier_arms(_stored(study, stamp))
+
+
 def measured_verdict(claim) -> str:
     "The verdict that the stored runs of a claim give, whatever has changed since."
     claim = claim_named(claim)
@@ -659,7 +665,7 @@ def measured_verdict(claim) -> str:
 def why_earlier_loop(claim) -> str:
     "What has moved the numbers of a claim's runs since they were trained. Empty if nothing."
     claim = claim_named(claim)
-    earlier = earlier_arms(load_study(claim.study))
+    earlier = _earlier_arms(claim.study, _stamp(claim.study))
     arms = {arm for part in claim.parts for arm in (part.arm, part.minus)}
     return '; '.join(sorted({why for arm, why in earlier.items() if arm in arms}))
 

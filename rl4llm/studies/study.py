@@ -651,11 +651,15 @@ def standing(record: dict, made, probe: str) -> str:
 def _standings(stored: dict) -> list[tuple[dict, str]]:
     "Every run of stored results with its `standing`."
     study = STUDIES.get(stored['study']['name']) or study_of(stored)
+    known = {}
     found = []
     for record in stored['runs']:
-        made = arm_recipe(study, record['arm'], record['regime'], record['lr'])
-        probe = arm_probe(study, record['arm'], record['regime'])
-        found.append((record, standing(record, made, probe)))
+        arm = (record['arm'], record['regime'])
+        alike = (*arm, record['lr'], record['fingerprint'], record.get('revision', 1))
+        if alike not in known:                       # seeds of one arm share what takes time
+            made = arm_recipe(study, *arm, record['lr'])
+            known[alike] = standing(record, made, arm_probe(study, *arm))
+        found.append((record, known[alike]))
     return found
 
 

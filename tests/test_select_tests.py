@@ -1,0 +1,83 @@
+"Of tests with many cases `make test` runs those in turn and those about a change."
+
+from functools import cache
+import pytest
+from select_notebooks import PARTS, TOP, House
+from select_tests import MANY, Case, case_of, changed_words, chosen
+
+RECIPES = [f'recipe_{n}' for n in range(20)]
+CASES = [Case('test_a.py', 'test_one'), Case('test_a.py', 'test_two')]
+CASES += [Case('test_b.py', 'test_each', frozenset([name])) for name in RECIPES]
+
+
+@cache
+def house():
+    return House(TOP)
+
+
+def names(numbers):
+    return [next(iter(CASES[n].words), CASES[n].test) for n in numbers]
+
+
+def test_a_fifth_of_many_cases_is_in_turn_and_all_of_few():
+    assert MANY <= len(RECIPES)
+    first = names(chosen(CASES, set(), set(), turn=0))
+    assert first == ['test_one', 'test_two', 'recipe_0', 'recipe_5', 'recipe_10', 'recipe_15']
+
+
+def test_five_turns_run_everything():
+    runs = [chosen(CASES, {'recipe_3'}, set(), turn) for turn in range(PARTS)]
+    assert set().union(*runs) == set(range(len(CASES)))
+
+
+def test_what_is_about_a_change_is_always_run():
+    for turn in range(PARTS):
+        found = names(chosen(CASES, {'recipe_3', 'elsewhere'}, set(), turn))
+        assert 'recipe_3' in found and len(found) <= 2 + 1 + 4
+
+
+def test_a_changed_file_of_tests_is_run_whole():
+    assert chosen(CASES, set(), {'test_b.py'}, turn=2) == list(range(len(CASES)))
+    assert len(chosen(CASES, set(), {'test_a.py'}, turn=2)) == 2 + 4
+
+
+@pytest.mark.parametrize(
+    'file, words',
+    [
+        (
+            'nbs/rollouts/04_archives.ipynb',
+            {'rollouts-04_archives', 'rollouts.archives', 'go_explore', 'archived_rows'},
+        ),
+        ('rl4llm/assets/scale/arpo.yaml', {'arpo', 'arpo.yaml'}),
+        ('nbs/tasks/13_lock.ipynb', {'tasks.lock', 'lock'}),
+    ],
+)
+def test_a_change_is_known_by_the_names_that_cases_have(file, words):
+    assert words <= changed_words(house(), {file})
+
+
+class Given:
+    "What `case_of` reads of an item of pytest."
+
+    path = TOP / 'tests' / 'test_b.py'
+
+    def __init__(self, name, given=None):
+        self.name = name
+        if given is not None:
+            self.originalname = name
+            self.callspec = type('Callspec', (), dict(id=given))
+
+
+@pytest.mark.parametrize(
+    'given, word',
+    [
+        ('prorl.objective', 'prorl'),
+        ('rollouts-04_archives', 'rollouts-04_archives'),
+        ('lock-hard', 'lock'),
+        ('rollouts.archives.Archive', 'rollouts.archives'),
+    ],
+)
+def test_a_case_is_about_what_its_parameters_say(given, word):
+    case = case_of(Given('test_each', given))
+    assert word in case.words and case.test == 'test_each' and case.file == 'test_b.py'
+    assert case_of(Given('test_alone')).words == frozenset()
