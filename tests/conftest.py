@@ -9,9 +9,8 @@ import torch
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        '--turn', action='store_true', help='of tests with many cases those in turn, and the changed'
-    )
+    help = 'of tests with many cases run those in turn, and those about a change'
+    parser.addoption('--turn', action='store_true', help=help)
 
 
 def pytest_collection_modifyitems(config, items):

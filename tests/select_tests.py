@@ -1,9 +1,9 @@
 """Which cases of a test are run by `make test`: `pytest --turn`.
 
-A test with many cases does the same to many things: to each recipe, stage, notebook or file. Run are
-the cases about something that was changed, and one fifth of the others in turn, which follows from
-the commit as it does for notebooks. A test with few cases is run whole, and so is a file of tests
-that was changed itself. Without git everything is run."""
+A test with many cases does the same to many things: to each recipe, stage, notebook or file. The
+cases about something that was changed are run, and one fifth of the others in turn, which follows
+from the commit as it does for notebooks. A test with few cases is run whole, and so is a file of
+tests that was changed itself. Without git everything is run."""
 
 import re
 from collections import defaultdict

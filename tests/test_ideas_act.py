@@ -31,8 +31,7 @@ LATER = {
     'rlfr_shuffled': (7, "as rlfr, whose scores it shuffles"),
     'grpo_noisy': (4, "a problem with both rewards has to turn up whose coin says flip"),
     **dict.fromkeys(
-        ('rorecomp_priority', 'rorecomp.sampler'),
-        (3, "two batches are kept before any comes back"),
+        ('rorecomp_priority', 'rorecomp.sampler'), (3, "two batches are kept before any comes back")
     ),
     **dict.fromkeys(
         ('latr', 'latr_draw', 'latr_random_branching', 'latr_random_pruning'),
@@ -71,9 +70,7 @@ SAME = IDLE
 
 
 # What asks for words that the tiny model never says: a model that says them.
-BASES = dict.fromkeys(
-    ('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt'), 'tiny-think-v1'
-)
+BASES = dict.fromkeys(('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt'), 'tiny-think-v1')
 
 
 @cache
@@ -206,7 +203,10 @@ def test_each_change_of_a_recipe_acts(key):
 
 # Two recipes, neither of which is the other's parent, that are one at their own settings: why.
 TWINS = {
-    ('adactrl_gated', 'dapo'): 'the embedded base says no control tags, and is paid for none; where one does, see BASES',
+    (
+        'adactrl_gated',
+        'dapo',
+    ): 'the embedded base says no control tags, and is paid for none; where one does, see BASES'
 }
 
 
@@ -233,10 +233,7 @@ def later_step(*names):
 def one_recipe(first, second):
     "Whether two recipes are one, even where each of them should have left its parent."
     steps = later_step(first, second)
-    return (
-        may_be_one(first, second)
-        and distance(recipe(first), recipe(second), steps) <= DIFFERENT
-    )
+    return may_be_one(first, second) and distance(recipe(first), recipe(second), steps) <= DIFFERENT
 
 
 def test_no_recipe_is_another_of_its_relatives():
