@@ -6,6 +6,7 @@ is what changed. Without git, all. `--run` executes them, lessons in their short
 these are left to `test_tutorials.py`, which runs them whole."""
 
 import argparse, ast, os, runpy, subprocess, sys, time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from multiprocessing import current_process, get_context
@@ -114,8 +115,9 @@ class Source:
         "Dotted paths that the code imports, or reaches as attributes of what it imports."
         found = set(self.imported.values())
         for node in self.nodes:
-            root, _, rest = ast.unparse(node).partition('.') if is_chain(node) else ('', '', '')
+            root = root_of(node)
             if root in self.imported:
+                _, _, rest = ast.unparse(node).partition('.')
                 found.add(f'{self.imported[root]}.{rest}')
         return found
 
@@ -124,11 +126,11 @@ def dotted(file):
     return file.removesuffix('.py').replace('/', '.')
 
 
-def is_chain(node):
-    "Whether a node is a name with attributes, such as `rl4llm.atlas.table`."
+def root_of(node):
+    "The first name of a chain of attributes, such as `rl4llm.atlas.table`; of anything else ''."
     while isinstance(node, ast.Attribute):
         node = node.value
-    return isinstance(node, ast.Name)
+    return node.id if isinstance(node, ast.Name) else ''
 
 
 def registered(source):
@@ -160,7 +162,10 @@ class House:
         self.notebooks = {self.short(p): Notebook(p) for p in notebooks}
         self.lessons = [self.short(p) for p in lessons]
         self.modules = {dotted(self.short(p)): self.source(p) for p in modules}
-        self.names = [(m, name.removeprefix(m + '.')) for m in syms for name in syms[m]]
+        self.defining = defaultdict(set)  # name -> modules that define it
+        for module in syms:
+            for name in syms[module]:
+                self.defining[name.removeprefix(module + '.')].add(module)
 
     def short(self, path):
         return path.relative_to(self.top).as_posix()
@@ -180,7 +185,7 @@ class House:
             return {path}
         if package in self.modules:
             return {package}
-        return {m for m, n in self.names if n == name and m.startswith(package + '.')}
+        return {m for m in self.defining.get(name, ()) if m.startswith(package + '.')}
 
     def needs(self, source):
         "Modules that a source imports, or names by what they register."
@@ -197,7 +202,8 @@ class House:
         notebooks = [name for name in self.notebooks if name in files]
         found = set(map(dotted, files)) | set(map(self.module_of, notebooks))
         assets = {Path(f).parts[2] for f in files if f.startswith('rl4llm/assets/')}
-        naming = {m for m, source in self.modules.items() if assets & source.constants}
+        modules = self.modules.items() if assets else ()
+        naming = {m for m, source in modules if assets & source.constants}
         return (found | naming) & set(self.modules)
 
     def reaching(self, changed):

@@ -468,7 +468,7 @@ def test_doctor(tmp_path):
     assert all(w in done.stdout for w in ('torch', 'device', 'threads', 'embedded model'))
 
 
-@pytest.mark.parametrize('preset', ['cpu', 'gpu'])
+@pytest.mark.parametrize('preset', ['cpu', pytest.param('gpu', marks=pytest.mark.slow)])
 def test_the_demo_runs_dry_under_every_preset(tmp_path, preset):
     done = rl4llm('demo', cwd=tmp_path, RL4LLM_DRY_RUN='1', RL4LLM_PRESET=preset)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -683,6 +683,7 @@ def timeless(run):
     return [{k: v for k, v in row.items() if not k.startswith('seconds')} for row in run.rows]
 
 
+@pytest.mark.slow
 def test_killed_among_episodes_it_ends_as_if_it_never_was(tmp_path, folder):
     whole = child(tmp_path / 'whole', folder)
     error = whole.communicate(timeout=300)[1]

@@ -236,6 +236,7 @@ def one_recipe(first, second):
     return may_be_one(first, second) and distance(recipe(first), recipe(second), steps) <= DIFFERENT
 
 
+@pytest.mark.slow
 def test_no_recipe_is_another_of_its_relatives():
     pairs = [
         (first, second)

@@ -68,6 +68,7 @@ def test_a_carried_change_is_the_changes_and_not_the_floors():
     assert strange > table["large with the floor alone"] > table["large"]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_what_there_is(tmp_path, monkeypatch):
     path = tmp_path / 'runs.json'
     monkeypatch.setattr('rl4llm.studies.primed_bases.PRIMED_RUN', SHORT)

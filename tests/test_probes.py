@@ -90,6 +90,7 @@ def as_it_is(tmp_path_factory):
             'count = group_count(x, group)\n    variance = total.div((count - ddof).clamp(min=1))',
             {'fingerprint'},
             id='a rewrite of a helper',
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             'core/rollouts.py',
@@ -105,6 +106,7 @@ def as_it_is(tmp_path_factory):
             'state.optimiser.step()\n    state.optimiser.step()\n',
             {'probe'},
             id='the loop',
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             'analysis/plots.py',

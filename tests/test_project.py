@@ -1,6 +1,6 @@
 "The house around the library: package, README, versions, commands, names."
 
-import ast, importlib, importlib.metadata as metadata, importlib.util, json, re, subprocess, sys, tomllib
+import ast, functools, importlib, importlib.metadata as metadata, importlib.util, json, re, subprocess, sys, tomllib
 from pathlib import Path
 import pytest, yaml
 from packaging.requirements import Requirement
@@ -12,6 +12,7 @@ PROJECT = tomllib.loads((TOP / 'pyproject.toml').read_text())
 PAGES = ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md')
 
 
+@functools.cache
 def modules():
     "Every generated module: (dotted name, file)."
     package = TOP / 'rl4llm'
@@ -19,6 +20,7 @@ def modules():
     return [('.'.join(f.relative_to(TOP).with_suffix('').parts), f) for f in files]
 
 
+@functools.cache
 def defined(file):
     "Public functions and classes that a module defines at its top level."
     return [

@@ -198,6 +198,7 @@ def test_hostile_texts_are_wrong_and_come_back(gym, name):
     assert verdict_of(item, made.demonstrate(item, seed=0)).correct
 
 
+@pytest.mark.slow
 def test_a_scorer_that_does_not_come_back_is_stopped(gym, monkeypatch):
     made = G.gym_task('countdown')
     item = made.sample(1, seed=1)[0]

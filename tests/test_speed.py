@@ -3,7 +3,7 @@
 import os, subprocess, sys
 from pathlib import Path
 import pytest, torch
-from rl4llm.core.policy import Policy
+from rl4llm.core.policy import Policy, has_fast_bf16
 from rl4llm.core.registry import recipe
 from rl4llm.tasks import task
 from rl4llm.training.loop import train
@@ -36,18 +36,16 @@ def test_importing_is_quick_and_loads_no_torch():
     assert python("import sys, rl4llm; print('torch' in sys.modules)") == 'False'
 
 
-def test_one_setting_turns_every_fast_path_off():
-    code = "from rl4llm.core.policy import Policy; p = Policy.load('tiny'); print(p.fast, p.bf16, p.graphs)"
-    assert (
-        python(code) == 'True False False'
-        and python(code, RL4LLM_FAST='no', RL4LLM_BF16='yes', RL4LLM_GRAPHS='yes')
-        == 'False True True'
-    )
-    code = (
-        "from rl4llm.core.policy import Policy, has_fast_bf16\n"
-        "print(Policy.load('tiny').bf16 == has_fast_bf16())"
-    )
-    assert python(code, RL4LLM_BF16='auto') == 'True'
+def test_one_setting_turns_every_fast_path_off(monkeypatch):
+    def lanes(**settings):
+        for name, value in settings.items():
+            monkeypatch.setenv(f'RL4LLM_{name}', value)
+        policy = Policy.load('tiny')
+        return policy.fast, policy.bf16, policy.graphs
+
+    assert lanes() == (True, False, False)
+    assert lanes(FAST='no', BF16='yes', GRAPHS='yes') == (False, True, True)
+    assert lanes(BF16='auto')[1] == has_fast_bf16()
     patched = "import rl4llm.engine.fast_llama as f, rl4llm.engine.fused as g, rl4llm.engine.llama as l, rl4llm.engine.static_decoder as s\nfor m in (f, g, s):\n    for n in m.__all__: setattr(m, n, None)\nl.Decoder = l.prefill = l.hidden_states = None\n"
     patched += "f.is_fast = lambda *a: True\nfrom rl4llm.core.policy import Policy\nfrom rl4llm.tasks import task\np = Policy.load('tiny'); r = p.sample(task('countdown').sample(2, seed=0), 2, seed=0); print(float(p.logprobs(r)[0].sum()) < 0)"
     assert python(patched, RL4LLM_FAST='no') == 'True'
