@@ -655,7 +655,8 @@ def _standings(stored: dict) -> list[tuple[dict, str]]:
     found = []
     for record in stored['runs']:
         arm = (record['arm'], record['regime'])
-        alike = (*arm, record['lr'], record['fingerprint'], record.get('revision', 1))
+        numbers = {key: record.get(key) for key in ('lr', 'fingerprint', 'revision')}
+        alike = arm + tuple(numbers.values())
         if alike not in known:                       # seeds of one arm share what takes time
             made = arm_recipe(study, *arm, record['lr'])
             known[alike] = standing(record, made, arm_probe(study, *arm))
