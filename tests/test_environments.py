@@ -1,10 +1,11 @@
 """Environments and episodes: replay, splits, TRL's view, masks, resume, forged results."""
 
-import dataclasses, inspect, json, os, random, re, signal, subprocess, sys, time
+import dataclasses, inspect, json, random, re, time
 from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from ready_process import finished, started
 from rl4llm import recipe, train
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import stages
@@ -673,33 +674,25 @@ p.model.save_pretrained({path!r} + '/final')
 """
 
 
-def child(path, model):
-    code = CHILD.format(model=str(model), steps=STEPS, path=str(path))
-    env = {**os.environ, 'OMP_NUM_THREADS': '1'}
-    return subprocess.Popen([sys.executable, '-c', code], env=env, stderr=subprocess.PIPE)
-
-
 def timeless(run):
     return [{k: v for k, v in row.items() if not k.startswith('seconds')} for row in run.rows]
 
 
 @pytest.mark.slow
 def test_killed_among_episodes_it_ends_as_if_it_never_was(tmp_path, folder):
-    whole = child(tmp_path / 'whole', folder)
-    error = whole.communicate(timeout=300)[1]
-    assert whole.returncode == 0, error[-2000:]
-    path = tmp_path / 'killed'
-    process, metrics, deadline = child(path, folder), path / 'metrics.jsonl', time.time() + 120
-    while process.poll() is None and time.time() < deadline:
+    path, log = tmp_path / 'killed', tmp_path / 'log.txt'
+    whole = CHILD.format(model=str(folder), steps=STEPS, path=str(tmp_path / 'whole'))
+    finished(whole, log)
+    code = CHILD.format(model=str(folder), steps=STEPS, path=str(path))
+    process, metrics, deadline = started(code, log), path / 'metrics.jsonl', time.time() + 120
+    while process.is_alive() and time.time() < deadline:
         if metrics.exists() and metrics.read_text().count('\n') >= 3:
             break
         time.sleep(0.005)
-    assert process.poll() is None, 'it was over before it could be killed'
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    again = child(path, folder)
-    error = again.communicate(timeout=300)[1]
-    assert again.returncode == 0, error[-2000:]
+    assert process.is_alive(), 'it was over before it could be killed'
+    process.kill()
+    process.join()
+    finished(code, log)
     runs = [Run.load(tmp_path / 'whole'), Run.load(path)]
     assert timeless(runs[0]) == timeless(runs[1]) and len(runs[0].rows) == STEPS
     weights = [

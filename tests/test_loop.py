@@ -5,9 +5,6 @@ import importlib
 import inspect
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 import warnings
 import zlib
@@ -18,6 +15,7 @@ import pytest
 import torch
 
 from conftest import noisy
+from ready_process import finished, started
 from rl4llm.core.registry import recipe, stage, use
 from rl4llm.training.callbacks import Checkpoint, EarlyStop, Evaluate
 from rl4llm.training.checkpoints import list_checkpoints
@@ -51,22 +49,10 @@ p.model.save_pretrained({path!r} + '/final')
 """
 
 
-def child(path, model):
-    code = CHILD.format(
-        tests=os.path.dirname(__file__), model=str(model), steps=STEPS, path=str(path)
-    )
-    return subprocess.Popen(
-        [sys.executable, '-c', code],
-        env={**os.environ, 'OMP_NUM_THREADS': '1'},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(path, model):
-    process = child(path, model)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err[-2000:]
+def program(path, model):
+    "A run that ends in the folder."
+    tests = os.path.dirname(__file__)
+    return CHILD.format(tests=tests, model=str(model), steps=STEPS, path=str(path))
 
 
 def timeless(run):
@@ -74,22 +60,23 @@ def timeless(run):
 
 
 def test_killed_at_any_moment_it_ends_as_if_it_never_was(tmp_path, tiny_folder):
-    finish(tmp_path / 'whole', tiny_folder)
+    log = tmp_path / 'log.txt'
+    finished(program(tmp_path / 'whole', tiny_folder), log)
     killed, path = 0, tmp_path / 'killed'
+    code = program(path, tiny_folder)
     for lines in (1, 4, 7, 10):
-        process = child(path, tiny_folder)
+        process = started(code, log)
         metrics, deadline = path / 'metrics.jsonl', time.time() + 120
         while (
-            process.poll() is None
+            process.is_alive()
             and time.time() < deadline
             and (not metrics.exists() or metrics.read_text().count('\n') < lines)
         ):
             time.sleep(0.005)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            killed += 1
-        process.wait()
-    finish(path, tiny_folder)
+        killed += process.is_alive()
+        process.kill()
+        process.join()
+    finished(code, log)
     whole, resumed = Run.load(tmp_path / 'whole'), Run.load(path)
     assert killed >= 2
     assert timeless(whole) == timeless(resumed) and len(whole.rows) == STEPS

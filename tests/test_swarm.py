@@ -183,7 +183,7 @@ def test_several_updates_a_step_clip_around_the_receiver(base):
     assert swarm.metrics['grad_norm'].notna().all()
 
 
-@pytest.mark.parametrize('external', [0, 2])
+@pytest.mark.parametrize('external', [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_nodes_in_processes_of_their_own_are_the_same_nodes(base, external):
     how = dict(nodes=3, external=external, steps=2, seed=4)
     turns = swarm_sharing(base, EASY, SMALL, **how)
