@@ -124,7 +124,8 @@ def test_familiar_states_are_worth_less(spread):
     for _ in range(8):
         known.visit(states[[1] * 2 + [2] * 30])
     b = known.bonus(states)
-    assert b[0] > b[1] > b[2] and b[2] < 0.1 and known.losses[-1] < 3
+    assert b[0] > 0.5 and b[1:].max() < 0.3 and known.losses[-1] < 3
+    assert spread == 0 or 2 * b[2] < b[1]  # of RND both are next to nothing
     after = known.module['nets'].target.parameters()
     assert all(torch.equal(x, y) for x, y in zip(before, after))
     known.visit(states[:0])
