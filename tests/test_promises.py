@@ -373,6 +373,7 @@ BROKEN = {
     'posterior_weight': {'`beta` > 0': knobs(beta=0.0)},
     'prl': {'an unknown mode': knobs(mode='x'), 'an eta not above 0': knobs(eta=0.0)},
     'rank_shaping': {'an unknown `spread`': made_with(spread='x')},
+    'rdd': {'as `Familiarity` does': made_with(passes=0)},
     'reference_value': {'another `value`': made_with(value='x')},
     'reinforce': {'a baseline that is no number': knobs(baseline='batch')},
     'uncertainty_bonus': {'as `capped_bonus`': knobs(beta=0.0)},

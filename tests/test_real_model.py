@@ -367,7 +367,7 @@ NOT_IN_TOKENS = set(
     """branch_rollouts.max_new_tokens branch_rollouts.seed branch_rollouts.splits branch_rollouts.width changed_sample.horizon critical_forks.branches critical_forks.letters critical_forks.max_new_tokens critical_forks.seed sample_by_the_clock.seed engine_sample.lag gae.epochs grpo.ddof grpo_roc.fewest handful.count handful.draw lagged_top_p.every lagged_top_p.least logged_sample.batches pkpo.k recomposed_sample.horizon recomposed_sample.size
     prompt_pairs.brittle prompt_pairs.samples random_reward.seed flipped_reward.seed dealt_reward.seed mended_reward.seed mended_reward.full pattern_reward.full reference_value.epochs reference_value.fit rehearse_solved.tries
     sample_episodes.max_new_tokens sample_episodes.seed sample_episodes.top_k reset_reference.every reset_reference.patience scheduled.over shuffled.seed variety.n rlfr.epochs rlfr.warmup sample.max_new_tokens sample.seed sample.top_k stale_sample.lag token_reward_weights.epochs
-    token_reward_weights.warmup accuracy_band.most elliptical.dim tournament_reward.seed
+    token_reward_weights.warmup accuracy_band.most elliptical.dim rdd.passes rdd.memory tournament_reward.seed
     subgroup_votes.size subgroup_votes.seed marked_reward.seed marked_reward.looks
     sample_thoughts.seed tool_branches.seed tool_branches.max_new_tokens
     rubric_reward.seed praised_reward.seed

@@ -18,6 +18,7 @@ from . import next_segment as next_segment
 from . import pairs as pairs
 from . import passk_advantages as passk_advantages
 from . import process_advantages as process_advantages
+from . import random_distillation as random_distillation
 from . import resample_on_correct as resample_on_correct
 from . import token_credit as token_credit
 from .anchor_states import ANCHORS as ANCHORS
@@ -147,6 +148,15 @@ from .process_advantages import fill_from_next_end as fill_from_next_end
 from .process_advantages import prl as prl
 from .process_advantages import separator_ends as separator_ends
 from .process_advantages import separator_ids as separator_ids
+from .random_distillation import Familiarity as Familiarity
+from .random_distillation import TwoNetworks as TwoNetworks
+from .random_distillation import bonus_parts as bonus_parts
+from .random_distillation import distillation_bonus as distillation_bonus
+from .random_distillation import expected_bonus as expected_bonus
+from .random_distillation import group_bonus as group_bonus
+from .random_distillation import pseudo_counts as pseudo_counts
+from .random_distillation import rdd as rdd
+from .random_distillation import step_states as step_states
 from .resample_on_correct import chosen_rows as chosen_rows
 from .resample_on_correct import faulty_share as faulty_share
 from .resample_on_correct import grpo_roc as grpo_roc
