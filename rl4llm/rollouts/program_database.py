@@ -36,12 +36,13 @@ def height(item, text: str) -> float:
 
 @lru_cache(maxsize=1 << 16)
 def _highest(left: tuple, target: int, ops: str, max_value: int) -> float:
-    "Largest sum of results on the way from these numbers to the target; -inf if there is none."
+    "Largest sum of results on a way from these numbers to the target, -inf without one."
     if len(left) == 1: return 0.0 if left[0] == target else -math.inf
-    found = [step.c + _highest(rest, target, ops, max_value)
-             for step, rest in legal_moves(left, ops, max_value)
-             if target in outcomes(rest, ops, max_value)]
-    return max(found, default=-math.inf)
+    best = -math.inf
+    for step, rest in legal_moves(left, ops, max_value):
+        if target in outcomes(rest, ops, max_value):
+            best = max(best, step.c + _highest(rest, target, ops, max_value))
+    return best
 
 
 def highest(item) -> float:
@@ -66,7 +67,7 @@ class Objective(NamedTuple):
 
 
 def height_bound(item) -> float:
-    "What no answer's height exceeds: all results as large as allowed, the last one the target."
+    "What no height exceeds: all results as large as allowed, the last one the target."
     numbers, target, max_value, _ = puzzle_of(item)
     return float(max_value * max(0, len(numbers) - 2) + target)
 
@@ -95,9 +96,9 @@ CODES = dict(nothing=-0.4, copy=-0.3, broken=-0.2, invalid=-0.1)    # what error
 
 
 class Evaluated(NamedTuple):
-    """What is said of a program: its name (None if it cannot be read), and a score or an error.
+    """What is said of a program: its name, and a score or an error.
 
-    error: a word of `CODES`.
+    name: None if it cannot be read. error: a word of `CODES`.
     """
     name: str | None
     score: float | None = None
@@ -162,7 +163,7 @@ def first_steps(text: str, u: float) -> str:
 
 
 def as_edit(item, program=None, *, u: float = 0.0, known=frozenset()) -> Edit:
-    "A problem with a stored `Program` as its parent (None: without), of which u keeps a part."
+    "A problem with a `Program` as its parent (None: without), of which u keeps a part."
     same = (item.task, item.data, item.difficulty)
     if program is None: return Edit(*same, known=known)
     return Edit(*same, program.text, program.name, program.score,
@@ -170,7 +171,7 @@ def as_edit(item, program=None, *, u: float = 0.0, known=frozenset()) -> Edit:
 
 # %% ../../nbs/rollouts/09_program_database.ipynb #fd098e0e
 def child_of(item, completion: str) -> str:
-    "The program that an answer makes: behind what is kept of the parent, or alone if in tags."
+    "The program that an answer makes: behind what is kept of the parent, or in tags alone."
     kept = getattr(item, 'kept', '')
     if not kept or '<answer>' in completion: return completion
     return f'{kept} {completion}'
@@ -267,7 +268,9 @@ class ProgramDatabase:
         self.counts = Counter()
 
     @property
-    def names(self) -> frozenset: return frozenset(p.name for p in self.programs.values())
+    def names(self) -> frozenset:
+        "Names of all stored programs."
+        return frozenset(p.name for p in self.programs.values())
 
     @property
     def best(self) -> Program | None:
@@ -313,7 +316,7 @@ def _enter_archive(database, number: int) -> None:
 
 
 def _forget_worst(database, newest: int) -> None:
-    "Take the worst programs out, down to the largest population; the best and the newest stay."
+    "Take the worst programs out, if there are too many; the best and the newest stay."
     while len(database.programs) > database.sizes['population']:
         best = max(database.programs, key=lambda n: _score_of(database, n))
         others = [n for n in database.programs if n not in (best, newest)]
@@ -381,10 +384,11 @@ def choose_parent(database: ProgramDatabase, way: float, which: float) -> Progra
 # %% ../../nbs/rollouts/09_program_database.ipynb #637917cb
 def written_database(database: ProgramDatabase) -> dict:
     "A database as plain values, for `read_database`."
-    return dict(programs=[[n, *p] for n, p in database.programs.items()],
-                elite=list(database.elite), cells=[[*pair] for pair in database.cells.items()],
-                ages=list(database.ages), place=dict(database.place), spent=database.spent,
-                log=[[*pair] for pair in database.log], counts=dict(database.counts))
+    state = {name: list(getattr(database, name)) for name in ('elite', 'ages')}
+    state.update(programs=[[n, *p] for n, p in database.programs.items()])
+    state.update(cells=[[*pair] for pair in database.cells.items()])
+    state.update(log=[[*pair] for pair in database.log], spent=database.spent)
+    return {**state, 'place': dict(database.place), 'counts': dict(database.counts)}
 
 
 def read_database(state: dict, **how) -> ProgramDatabase:
@@ -392,7 +396,7 @@ def read_database(state: dict, **how) -> ProgramDatabase:
     database = ProgramDatabase(**how)
     database.programs = {n: Program(*rest) for n, *rest in state['programs']}
     database.elite = list(state['elite'])
-    database.cells = {cell: n for cell, n in state['cells']}
+    database.cells = dict(state['cells'])
     database.ages = list(state['ages'])
     database.place = dict(state['place'])
     database.spent = state['spent']
