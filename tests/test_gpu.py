@@ -31,7 +31,7 @@ needs_gpu = pytest.mark.skipif(STANDS_IN, reason='there is no GPU here')
 
 load_stages()
 OURS = sorted(name for name, spec in RECIPES.items() if spec.module.startswith('rl4llm'))
-SAMPLERS = ('branch_grpo', 'cure', 'decoupled_ppo', 'deep_search', 'latr', 'rlp')
+SAMPLERS = ('branch_grpo', 'cure', 'decoupled_ppo', 'deep_search', 'latr', 'rlp', 'theta_evolve')
 SAMPLERS += ('arpo', 'rorecomp', 'vogue')
 CHOSEN = OURS if not STANDS_IN else ('grpo', 't1', 'ppo', *SAMPLERS)
 WORLDS = list(WORLD_RUNS) if not STANDS_IN else ['wishes']

@@ -197,6 +197,13 @@ BROKEN = {
         'a negative size': made_with(size=-1),
         'as `explore`': sampled(['2 + 3']),
     },
+    'evolved_edits': {
+        'problems that answer back': lambda info: sampled(task('calculator').sample(2, seed=0))(
+            info
+        ),
+        'as `ProgramDatabase`': made_with(islands=0),
+        'as `sample`': sampled([]),
+    },
     'engine_sample': {
         'a negative lag': made_with(lag=-1),
         'a name that is no real type of torch': made_with(dtype='int8'),
@@ -257,6 +264,11 @@ BROKEN = {
         'tests that cannot be': lambda info: info.fn([''], ['x = 1'], tests=[['assert f(x)']])
     },
     'partial_credit': {'as `correct`': short_items},
+    'edit_reward': {
+        'there is one item for each completion': short_items,
+        'as `judged_child`': text_reward(lazy=3),
+        '`shaped`': text_reward(alpha=0.0),
+    },
     'unreadable': {'as `correct`': short_items},
     'flipped_reward': {
         'another `per`': text_reward(per='word'),

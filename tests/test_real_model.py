@@ -375,7 +375,9 @@ NOT_IN_TOKENS = set(
     archived_rows.batch archived_rows.size archived_rows.width
     deep_search_rollouts.depth deep_search_rollouts.max_new_tokens
     deep_search_rollouts.seed deep_search_rollouts.width
-    replayed_search.depth replayed_search.size replayed_search.width""".split()
+    replayed_search.depth replayed_search.size replayed_search.width
+    evolved_edits.archive evolved_edits.every evolved_edits.islands evolved_edits.population
+    edit_reward.lazy""".split()
 )
 
 

@@ -71,6 +71,7 @@ PARTLY = {
     122: 'its decoupled objective and stale samples; its asynchronous system is missing',
     124: 'the exact effective horizon; its algorithm SQIRL is missing',
     142: 'its search for novelty with emitters; its learned descriptor is missing',
+    150: 'its database, reward and training; its programs, diffs and open problems are missing',
     154: 'its measure of novelty and its archive; its other algorithms are missing',
     155: 'its measure and weight; its curriculum is missing',
     187: 'its task and measure of difficulty; its curriculum is missing',

@@ -381,6 +381,9 @@ _REASONS = {
     'draws do': ['latr'],
     'supervised steps on right answers alone, which the archive finds no sooner than draws do':
         ['go_explore', 'go_explore_random'],
+    'a single problem for training, where the answers that are worth most are paid most: it is to '
+    'be worked on, and no other':
+        ['theta_evolve', 'theta_evolve_random', 'theta_evolve_alone'],
     'four labels in ten are wrong on purpose, which leaves a fifth of the step':
         ['grpo_noisy', 'grpo_mended'],
 }
