@@ -70,7 +70,9 @@ SAME = IDLE
 
 
 # What asks for words that the tiny model never says: a model that says them.
-BASES = dict.fromkeys(('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt'), 'tiny-think-v1')
+BASES = dict.fromkeys(
+    ('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt', 'flr', 'flr_dealt'), 'tiny-think-v1'
+)
 
 
 @cache

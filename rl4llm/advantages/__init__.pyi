@@ -12,6 +12,7 @@ from . import flow_rewards as flow_rewards
 from . import gradient_guided as gradient_guided
 from . import group_relative as group_relative
 from . import harmless_change as harmless_change
+from . import likelihood_rewards as likelihood_rewards
 from . import more_baselines as more_baselines
 from . import negative_reinforcement as negative_reinforcement
 from . import next_segment as next_segment

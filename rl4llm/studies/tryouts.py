@@ -47,7 +47,8 @@ OWN_TERMS = {
     'stable_reinforce': dict(level='hard'),
     'stable_reinforce_preclip': dict(level='hard'),
     'grpo_tied_reset': dict(steps=80),
-    **dict.fromkeys(('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt'), _THINKS),
+    **dict.fromkeys(('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt', 'flr', 'flr_dealt'),
+                    _THINKS),
 }
 
 # %% ../../nbs/studies/03_tryouts.ipynb #fb70218d
@@ -367,6 +368,10 @@ _REASONS = {
     'a thought is paid by what it says of one solution that is shown, and the verdict never asked '
     'for': ['rlp'],
     'a control arm: the gains are dealt out among the thoughts of a prompt': ['rlp_dealt'],
+    'a control arm: the scores of a reader are dealt out among the responses to a prompt':
+        ['flr_dealt', 'prompt_echo_dealt'],
+    'its reader is the base, which was never shown a problem behind its answer, and the verdict is '
+    'never asked for': ['prompt_echo'],
     'a control arm: marks in a band so narrow that the scatter of the judge fills it': ['marks'],
     'certainty is rewarded, and the verdict never asked for': ['self_certainty'],
     'two of its three criteria are paid to wrong answers as well: that they can be read, and how '
