@@ -507,18 +507,20 @@ def test_what_a_program_finds(mode):
 
 
 FRESH = """
-import os, sys
+import os, resource, sys
 from rl4llm.rewards import sandbox
-held = [os.dup(0) for _ in range(int(sys.argv[2]))]
-listing = 'import os\\nfor n in range(100):\\n try: os.fstat(n); print(n)\\n except OSError: pass'
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 6000), hard))
+held = [os.dup(0) for _ in range(min(hard - 50, int(sys.argv[2])))]
+listing = 'import os\\nfor n in range(6000):\\n try: os.fstat(n); print(n)\\n except OSError: pass'
 print(sandbox.run_program(listing, isolation=sys.argv[1]).stdout.decode().split())
 """
 
 
 @needs_a_box
-@pytest.mark.parametrize('held', [0, 7])
+@pytest.mark.parametrize('held', [0, 7, 5000])
 def test_the_channels_are_all_that_is_open(held):
-    "Also where the one outside has hardly a file open, so that channels have low numbers."
+    "Whether the one outside has hardly a file open or thousands, so that channels lie low or high."
     command = [sys.executable, '-c', FRESH, find_isolation(), str(held)]
     done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['0', '1', '2', '3']"
