@@ -3,8 +3,13 @@
 Every attack is bounded by itself too: no more than 500 forks, 300 threads, 200 MB."""
 
 import json
+import math
 import os
+import resource
+import shutil
+import signal
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from rl4llm.rewards import sandbox
-from rl4llm.rewards.sandbox import Limits, find_isolation, run_program
+from rl4llm.rewards.sandbox import Ended, Limits, find_isolation, run_program
 from rl4llm.rewards import code_tests
 from rl4llm.rewards.code_tests import (
     CallTest,
@@ -433,6 +438,292 @@ def test_output_of_any_bytes():
     assert judge_program(program, PRINTS)[:4] == (0, 1, 'wrong answer', 'the output is not UTF-8')
     nul = judge_program('print("400\\x00")', PRINTS)
     assert nul.outcome == 'wrong answer'
+
+
+# -- what a program finds
+
+LOOK = """
+import ctypes, json, os, resource, time
+prctl = ctypes.CDLL(None).prctl
+death = ctypes.c_int()
+prctl(2, ctypes.byref(death))               # PR_GET_PDEATHSIG
+
+def may_leave():
+    "Whether a child may begin a session of its own."
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+        except PermissionError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+def place(path):
+    stat = os.statvfs(path)
+    return dict(flags=stat.f_flag & 7, size=stat.f_blocks * stat.f_frsize, files=stat.f_files)
+
+names = ('CPU', 'AS', 'FSIZE', 'NPROC', 'NOFILE', 'CORE', 'MSGQUEUE')
+limits = {name: resource.getrlimit(getattr(resource, f'RLIMIT_{name}')) for name in names}
+places = {path: place(path) for path in ('/', '/usr/lib', '/dev/null', '.')}
+print(json.dumps(dict(limits=limits, places=places, death=death.value, leaves=may_leave(),
+                      rights=prctl(39, 0, 0, 0, 0), filter=prctl(21, 0, 0, 0, 0))))
+"""
+
+
+@needs_a_box
+@pytest.mark.parametrize('mode', HERE)
+def test_what_a_program_finds(mode):
+    limits = Limits(cpu_s=7, memory_mb=200, file_mb=6, processes=9)
+    ended = run_program(LOOK, limits=limits, isolation=mode)
+    found = json.loads(ended.stdout)
+    processes = found['limits'].pop('NPROC')
+    assert found['limits'] == {
+        'CPU': [7, 8],
+        'AS': [200 << 20] * 2,
+        'FSIZE': [6 << 20] * 2,
+        'NOFILE': [64, 64],
+        'CORE': [0, 0],
+        'MSGQUEUE': [0, 0],
+    }
+    if os.geteuid() == 0:
+        assert processes == [9, 9]
+    elif mode == 'namespaces':
+        assert processes == [11, 11]  # with process 1 and the one that watches it
+    else:
+        assert processes[0] > 9  # with all that the user has
+    assert found['death'] == signal.SIGKILL and found['rights'] == 1
+    assert found['filter'] == 2  # SECCOMP_MODE_FILTER
+    assert found['leaves'] == (mode == 'namespaces')
+    if mode != 'namespaces':
+        return
+    shut = os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV
+    flags = {path: place['flags'] for path, place in found['places'].items()}
+    assert flags.pop('.') == os.ST_NOSUID | os.ST_NODEV
+    assert flags.pop('/dev/null') & (os.ST_NOSUID | os.ST_NODEV) == os.ST_NOSUID
+    assert flags == {'/': shut, '/usr/lib': shut}
+    assert found['places']['.']['size'] == 2 * limits.file_mb << 20
+    assert found['places']['.']['files'] == 1000
+
+
+FRESH = """
+import os, resource, sys
+from rl4llm.rewards import sandbox
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 6000), hard))
+held = [os.dup(0) for _ in range(min(hard - 50, int(sys.argv[2])))]
+listing = 'import os\\nfor n in range(6000):\\n try: os.fstat(n); print(n)\\n except OSError: pass'
+print(sandbox.run_program(listing, isolation=sys.argv[1]).stdout.decode().split())
+"""
+
+
+@needs_a_box
+@pytest.mark.parametrize('held', [0, 7, 5000])
+def test_the_channels_are_all_that_is_open(held):
+    "Whether the one outside has hardly a file open or thousands, so that channels lie low or high."
+    command = [sys.executable, '-c', FRESH, find_isolation(), str(held)]
+    done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['0', '1', '2', '3']"
+
+
+@needs_a_box
+def test_time_is_counted_in_the_program_alone():
+    "In its own code and in the kernel; nobody is busy while it sleeps."
+    program = 'import os\nwhile sum(os.times()[:2]) < 0.2: open("/dev/urandom", "rb").read(1 << 20)'
+    assert run_program(program).cpu_s >= 0.2
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert run_program('import time; time.sleep(1)').how == 'exit'
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime < 0.7
+
+
+# -- what a machine offers
+
+SHARED = """
+from pathlib import Path
+from rl4llm.rewards import sandbox
+before = Path('/proc/self/mountinfo').read_text()
+ended = sandbox.run_program('print(1)', isolation='namespaces')
+print(ended.stdout == b'1\\n', Path('/proc/self/mountinfo').read_text() == before)
+"""
+
+
+def unshared(*command):
+    "A command in new namespaces, made by the program of the system; None where that is not there."
+    if not shutil.which('unshare'):
+        return None
+    user = [] if os.geteuid() == 0 else ['--user', '--map-root-user']
+    words = ['unshare', '--mount', *user, *command]
+    return subprocess.run(words, cwd=TOP, capture_output=True, text=True, check=False)
+
+
+def test_what_works_is_offered():
+    "A way of locking in that the machine allows is there: tests that need it are not left out."
+    assert 'limits' in HERE
+    known = os.uname().machine in ('x86_64', 'aarch64')
+    if os.geteuid() == 0 and known and Path('/usr/bin/python3').exists():
+        assert 'user' in HERE
+    new_root = 'mount -t tmpfs x /sys && cd /sys && mkdir old && pivot_root . old'
+    done = unshared('--ipc', '--pid', '--net', '--fork', 'sh', '-c', new_root)
+    linux = tuple(int(n) for n in os.uname().release.split('-')[0].split('.')[:2])
+    if done and done.returncode == 0 and linux >= (5, 12):
+        assert 'namespaces' in HERE
+
+
+@needs_namespaces
+def test_no_mount_reaches_the_machine():
+    "Where the machine shares its mounts, as many do."
+    done = unshared('--propagation', 'shared', sys.executable, '-c', SHARED)
+    if done is None or 'unshare:' in done.stderr:
+        pytest.skip('this machine makes no namespace that shares its mounts')
+    assert done.stdout == 'True True\n', done.stderr
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'user', 'outcomes', 'python', 'why'),
+    [
+        ('limits', 1000, ['alive'], 'a', ''),
+        ('user', 0, ['alive'], 'a', ''),
+        ('user', 1000, ['alive'], None, 'only root may run programs as another user'),
+        ('limits', 0, ['dead', 'alive'], 'b', ''),
+        ('limits', 0, ['cannot', 'alive'], 'b', ''),
+        ('limits', 0, ['cannot'], None, 'no memory'),
+        ('limits', 0, ['dead', 'cannot'], None, 'a program that prints one word ended with 3'),
+    ],
+)
+def test_each_way_is_tried(monkeypatch, wanted, user, outcomes, python, why):
+    "With each Python until one works; of several reasons the first is told."
+    how = dict(zip('ab', outcomes))
+
+    def pretended(job, limits):
+        assert limits == Limits()
+        outcome = how[job['python']]
+        if outcome == 'cannot':
+            raise RuntimeError('the sandbox (limits) could not start: no memory')
+        if outcome == 'dead':
+            return Ended('exit', 3, b'', b'', b'', 0.0, wanted)
+        return Ended('exit', 0, b'alive\n', b'', b'', 0.0, wanted)
+
+    monkeypatch.setattr(sandbox, '_pythons', lambda: list(how))
+    monkeypatch.setattr(sandbox, '_run', pretended)
+    monkeypatch.setattr(os, 'geteuid', lambda: user)
+    assert sandbox._try.__wrapped__(wanted) == (python, why)
+
+
+def test_only_linux_has_boxes(monkeypatch):
+    monkeypatch.setattr(sys, 'platform', 'darwin')
+    assert sandbox._try.__wrapped__('limits') == (None, 'this is not Linux')
+
+
+def test_which_python_and_what_it_needs(monkeypatch, tmp_path):
+    "Its library wherever that lies, and nothing that lies below what is shown already."
+    top = tmp_path.resolve()
+    python = str(top / 'bin' / 'python')
+    monkeypatch.setattr(sys, '_base_executable', python, raising=False)
+    assert sandbox._pythons()[0] == python
+    for library, named in ((top / 'elsewhere', True), (top / 'lib' / 'below', False)):
+        library.mkdir(parents=True)
+        monkeypatch.setattr(sandbox.sysconfig, 'get_path', lambda name, to=library: str(to))
+        assert (str(library) in sandbox._shown(python)) == named
+        assert str(library) not in sandbox._shown('/usr/bin/env')
+    assert str(top / 'lib') in sandbox._shown(python)
+
+
+@needs_a_box
+def test_a_machine_with_one_python(monkeypatch):
+    mode = find_isolation()
+    monkeypatch.setattr(sandbox, '_pythons', lambda: [sandbox._try(mode).python])
+    assert run_program('print(1)').stdout == b'1\n'
+
+
+# -- limits, channels and reports
+
+FINE = dict(cpu_s=[1, 999_999], memory_mb=[1], wall_s=[1e-9, 1, 999_999.5], output_kb=[999_999])
+BAD = [0, -1, 10**6, 10**6 + 1, True, None, '1', math.nan, math.inf, (1,)]
+
+
+def test_which_limits_can_be():
+    for name, values in FINE.items():
+        for value in values:
+            sandbox._check_limits(Limits(**{name: value}))
+    wrong = [(name, value) for name in Limits._fields for value in BAD]
+    wrong += [(name, 0.5) for name in Limits._fields if name != 'wall_s']
+    for name, value in wrong:
+        with pytest.raises(ValueError, match=f'{name} is .*, wanted a positive'):
+            sandbox._check_limits(Limits(**{name: value}))
+
+
+@pytest.mark.parametrize(
+    ('report', 'output', 'kept_open', 'wanted'),
+    [
+        (b'started\n', b'x' * 1024, (), 'exit'),
+        (b'started\n', b'x' * 1025, (), 'output'),
+        (b'started\n', b'x', ('report', 'stdout'), 'time'),
+        (b'started\ncode\n', b'x', ('stdout',), 'exit'),
+    ],
+)
+def test_when_reading_ends(monkeypatch, report, output, kept_open, wanted):
+    "By the clock after the start; soon after the end, whoever still holds a channel."
+    monkeypatch.setattr(sandbox, '_LEFT_OVER', 0.2 if b'code' in report else 8)
+    limits = Limits(wall_s=8.0 if b'code' in report else 0.2, output_kb=1)
+    ends = {name: os.pipe() for name in ('stdout', 'stderr', 'reply', 'report')}
+    os.write(ends['report'][1], report)
+    os.write(ends['stdout'][1], output)
+    for name, (_, write) in ends.items():
+        if name not in kept_open:
+            os.close(write)
+    start = time.monotonic()
+    how, kept = sandbox._read({name: read for name, (read, _) in ends.items()}, limits)
+    assert time.monotonic() - start < 5
+    for name, (read, write) in ends.items():
+        os.close(read)
+        if name in kept_open:
+            os.close(write)
+    assert (how, bytes(kept['stdout']), bytes(kept['report'])) == (wanted, output, report)
+
+
+def told(report, stderr=b''):
+    return dict(stdout=b'', stderr=stderr, reply=b'', report=report)
+
+
+def test_what_a_report_says():
+    start, failed = b'{"started": 7}\n', b'{"failed": "no room"}\n'
+    for report, stderr, why in (
+        (b'', b'', 'it gave no reason'),
+        (b'', b'a\nlast words\n', 'last words'),
+        (failed, b'words', 'no room'),
+        (start + failed, b'', 'no room'),
+    ):
+        with pytest.raises(RuntimeError, match=f'could not start: {why}'):
+            sandbox._ended('exit', told(report, stderr), 'limits')
+    lost = sandbox._ended('exit', told(start), 'limits')
+    assert (lost.how, lost.code, lost.cpu_s) == ('lost', None, 0.0)
+    fine = sandbox._ended('exit', told(start + b'{"code": 3, "cpu": 0.5}\n'), 'limits')
+    assert (fine.how, fine.code, fine.cpu_s, fine.isolation) == ('exit', 3, 0.5, 'limits')
+
+
+@needs_a_box
+def test_a_box_has_a_session_of_its_own():
+    "So what the keyboard interrupts is the one outside, which then ends the box."
+    mode = find_isolation()
+    python = sandbox._try(mode).python
+    job = sandbox._job('', '', Limits(), mode)
+    job |= dict(python=python, shown=sandbox._shown(python), folder='/no/such/place')
+    running = sandbox._open_box(job)
+    try:
+        assert os.getsid(running.process.pid) == running.process.pid
+    finally:
+        sandbox._close_box(running)
+
+
+def test_a_folder_that_stays_costs_no_verdict(monkeypatch, tmp_path):
+    "Such as one that the program has closed to its own user."
+    (tmp_path / 'rm').write_text('#!/bin/sh\nexit 1\n')
+    (tmp_path / 'rm').chmod(0o755)
+    monkeypatch.setenv('PATH', str(tmp_path))
+    monkeypatch.setattr(sandbox.tempfile, 'tempdir', str(tmp_path))
+    assert run_program('print(1)', isolation='limits').stdout == b'1\n'
+    assert any(path.name.startswith('rl4llm-box-') for path in tmp_path.iterdir())
 
 
 # -- where nothing works

@@ -246,6 +246,8 @@ def _connect(job: dict) -> None:
     os.lseek(source, 0, os.SEEK_SET)
     os.dup2(source, 0)
     os.dup2(job['reply'], 3)
+    if job['reply'] > 3:                                # however high its number is
+        os.close(job['reply'])
     os.closerange(4, job['report'])
     os.closerange(job['report'] + 1, 4096)
 
@@ -369,7 +371,9 @@ def run_boxed(job: dict) -> None:
     """
     _call('prctl', _DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    job['report'] = fcntl.fcntl(job['report'], fcntl.F_DUPFD_CLOEXEC, 10)
+    inherited = job['report']
+    job['report'] = fcntl.fcntl(inherited, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(inherited)
     try:
         if job['mode'] == 'namespaces':
             _alone(job)
