@@ -375,7 +375,8 @@ NOT_IN_TOKENS = set(
     archived_rows.batch archived_rows.size archived_rows.width
     deep_search_rollouts.depth deep_search_rollouts.max_new_tokens
     deep_search_rollouts.seed deep_search_rollouts.width
-    replayed_search.depth replayed_search.size replayed_search.width""".split()
+    replayed_search.depth replayed_search.size replayed_search.width
+    value_guided_rollouts.beam value_guided_rollouts.epochs value_guided_rollouts.width""".split()
 )
 
 
