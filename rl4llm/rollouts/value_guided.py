@@ -51,8 +51,9 @@ def rows_to_places(forest: Forest, places: list):
     lengths = torch.tensor([len(tokens) for tokens in said])
     tokens = torch.nn.utils.rnn.pad_sequence(said, batch_first=True)
     real = torch.arange(tokens.shape[1]) < lengths[:, None]
+    prompt = torch.tensor([k for k, _ in places])
     rows = make_rollouts(prompt_ids=forest.ids.cpu(), prompt_mask=forest.prompt_mask.cpu(),
-                         tokens=tokens, mask=real, prompt=torch.tensor([k for k, _ in places]),
+                         tokens=tokens, mask=real, prompt=prompt,
                          temperature=forest.temperature or 1.0)
     return step_ends(rows).to(forest.ids.device)
 
@@ -62,7 +63,7 @@ _CHANCE = 133                        # the seed of the placebo's values
 
 @torch.no_grad()
 def learned_value(critic, rows, policy) -> Float[Tensor, "n"]:
-    """What the network `critic` says of the beginnings in `rows`, as `rows_to_places` gives them.
+    """What the network says of the beginnings in `rows`, as `rows_to_places` gives them.
 
     policy: what the network is copied from at its first use.
     """
