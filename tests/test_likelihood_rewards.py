@@ -1,4 +1,4 @@
-"""Rewards by likelihood: scores by hand, what a reader is shown, who it is, and what is read of a copy."""
+"""Rewards by likelihood: scores by hand, what a reader is shown, and what is read of a copy."""
 
 import math
 import pytest, torch
@@ -30,7 +30,9 @@ from rl4llm.training.loop import train
 
 EASY = task('countdown', level='easy')
 CHECKED = dict(
-    praise=('<verify> right </verify>',), blame=('<verify> wrong </verify>',), shown='<think> {answer} '
+    praise=('<verify> right </verify>',),
+    blame=('<verify> wrong </verify>',),
+    shown='<think> {answer} ',
 )
 BEHIND = dict(shown='{text} <eos>')
 SCORES = {'flr': (follow_up_scores, CHECKED), 'prompt_echo': (echo_scores, BEHIND)}
@@ -91,7 +93,7 @@ def test_a_tail_does_not_depend_on_its_neighbours(policy):
 def test_a_head_too_long_loses_its_beginning(policy):
     tail = [20, 21]
     head = [1] + [5, 6, 7] * policy.context
-    kept = head[-(policy.context - len(tail)):]
+    kept = head[-(policy.context - len(tail)) :]
     found = continuation_logp(policy, [head, kept], [tail, tail])
     assert found[0] == found[1] and found.isfinite().all()
 
@@ -104,11 +106,13 @@ def test_praise_over_blame_by_hand(policy, rows):
         means = []
         for reply in ('<verify> right </verify>', '<verify> wrong </verify>'):
             ids = mark_ids(policy, reply)
-            logp = policy.model(torch.tensor([head + ids])).logits[0, len(head) - 1 : -1].log_softmax(-1)
+            logits = policy.model(torch.tensor([head + ids])).logits[0, len(head) - 1 : -1]
+            logp = logits.log_softmax(-1)
             means.append(logp.gather(1, torch.tensor(ids)[:, None]).mean().item())
     assert found[5].item() == pytest.approx(means[0] - means[1], abs=3e-4)
     two = dict(CHECKED, praise=CHECKED['praise'] * 2)
-    assert torch.equal(follow_up_scores(rows.rewards, rows.group, **asked(rows, policy), **two), found)
+    twice = follow_up_scores(rows.rewards, rows.group, **asked(rows, policy), **two)
+    assert torch.equal(twice, found)
     assert len(PRAISE) == len(BLAME) == 6
 
 
@@ -130,8 +134,9 @@ def test_runs_that_repeat_are_cut():
 
 
 def test_a_cut_copy_is_read_as_if_it_were_not_there(policy, rows):
-    plain = echo_scores(rows.rewards, rows.group, **asked(rows, policy), run=99, **BEHIND)
-    assert torch.equal(plain, echo_scores(rows.rewards, rows.group, **asked(rows, policy), **BEHIND))
+    plain = echo_scores(rows.rewards, rows.group, **asked(rows, policy), **BEHIND)
+    uncut = echo_scores(rows.rewards, rows.group, **asked(rows, policy), run=99, **BEHIND)
+    assert torch.equal(plain, uncut)
     request = mark_ids(policy, rows.items[0].prompt())
     told = dict(shown=rows.items[0].prompt() + ' {text} <eos>')
     first = rows.group == 0
@@ -200,7 +205,8 @@ def test_placebo_deals_within_groups(policy, rows, dealt, name):
 
 def test_who_the_reader_is(policy, rows, tmp_path):
     moved = other_policy(policy)
-    frozen, present = follow_up_likelihood(**CHECKED), follow_up_likelihood(reader='policy', **CHECKED)
+    frozen = follow_up_likelihood(**CHECKED)
+    present = follow_up_likelihood(reader='policy', **CHECKED)
     for stage in (frozen, present):
         stage(rows.rewards, rows.group, rollouts=rows, policy=policy)
     first = frozen.scores
@@ -215,30 +221,42 @@ def test_who_the_reader_is(policy, rows, tmp_path):
     assert torch.allclose(named.scores, present.scores, atol=2e-4) and named.state_dict() == {}
 
 
+class ReaderSeen:
+    "Keeps the weights of the reader after the last step."
+
+    def on_step(self, state, row):
+        kept = state.stages.advantage.call.state_dict()
+        named = [name for name, _ in state.policy.model.named_parameters()]
+        self.weights = torch.cat([kept[name].flatten() for name in named])
+
+
+def end_of(policy, name, *parts, path=None, watched=()):
+    "The weights after runs of so many steps in one folder, one after the other."
+    made = recipe(name, prompts=2, group=4, lr=1e-3)
+    saved = [] if path is None else [Checkpoint(every=1)]
+    for steps in parts:
+        learner = policy.clone()
+        calls = [*saved, *watched]
+        train(learner, EASY, made, steps=steps, seed=1, path=path, callbacks=calls)
+    return weights(learner)
+
+
+@pytest.fixture(scope='module')
+def end_of_grpo(policy):
+    return end_of(policy, 'grpo', 2)
+
+
 @pytest.mark.parametrize('name', SCORES)
-def test_the_idea_acts_and_goes_on_bit_for_bit(policy, tmp_path, name):
-    class Reader:
-        def on_step(self, state, row):
-            kept = state.stages.advantage.call.state_dict()
-            self.weights = torch.cat([kept[n].flatten() for n, _ in state.policy.model.named_parameters()])
-
-    def end_of(name, *parts, path=None):
-        for steps in parts:
-            learner = policy.clone()
-            seen = Reader() if not name.endswith('grpo') else None
-            saved = [] if path is None else [Checkpoint(every=1)]
-            made = recipe(name, prompts=2, group=6, lr=1e-3)
-            calls = [*saved, *([seen] if seen else [])]
-            train(learner, EASY, made, steps=steps, seed=1, path=path, callbacks=calls)
-        return weights(learner), seen
-
-    straight, reader = end_of(name, 2)
-    gone_on, again = end_of(name, 1, 2, path=tmp_path / 'run')
+def test_the_idea_acts_and_goes_on_bit_for_bit(policy, tmp_path, name, end_of_grpo):
+    reader, again = ReaderSeen(), ReaderSeen()
+    straight = end_of(policy, name, 2, watched=[reader])
+    gone_on = end_of(policy, name, 1, 2, path=tmp_path / 'run', watched=[again])
     assert torch.equal(straight, gone_on)
-    assert torch.equal(reader.weights, weights(policy)) and torch.equal(again.weights, weights(policy))
-    come = (straight - weights(policy)).norm()
-    for other in ('grpo', f'{name}_dealt'):
-        assert (end_of(other, 2)[0] - straight).norm() > 1e-3 * come
+    first = weights(policy)
+    assert torch.equal(reader.weights, first) and torch.equal(again.weights, first)
+    come = (straight - first).norm()
+    for other in (end_of_grpo, end_of(policy, f'{name}_dealt', 2)):
+        assert (other - straight).norm() > 1e-3 * come
 
 
 def test_bad_input_is_answered_in_one_sentence(policy, rows):

@@ -364,20 +364,26 @@ def test_a_file_of_a_model_that_holds_something_else_is_answered(tmp_path, token
 
 ALL = sorted(recipes().index)
 NOT_IN_TOKENS = set(
-    """branch_rollouts.max_new_tokens branch_rollouts.seed branch_rollouts.splits branch_rollouts.width changed_sample.horizon critical_forks.branches critical_forks.letters critical_forks.max_new_tokens critical_forks.seed sample_by_the_clock.seed engine_sample.lag gae.epochs grpo.ddof grpo_roc.fewest handful.count handful.draw lagged_top_p.every lagged_top_p.least logged_sample.batches pkpo.k recomposed_sample.horizon recomposed_sample.size
-    prompt_pairs.brittle prompt_pairs.samples random_reward.seed flipped_reward.seed dealt_reward.seed mended_reward.seed mended_reward.full pattern_reward.full reference_value.epochs reference_value.fit rehearse_solved.tries
-    sample_episodes.max_new_tokens sample_episodes.seed sample_episodes.top_k reset_reference.every reset_reference.patience scheduled.over shuffled.seed variety.n rlfr.epochs rlfr.warmup sample.max_new_tokens sample.seed sample.top_k stale_sample.lag token_reward_weights.epochs
-    token_reward_weights.warmup accuracy_band.most elliptical.dim rdd.passes rdd.memory tournament_reward.seed
-    subgroup_votes.size subgroup_votes.seed marked_reward.seed marked_reward.looks
-    sample_thoughts.seed tool_branches.seed tool_branches.max_new_tokens prompt_echo.run
-    rubric_reward.seed praised_reward.seed
-    lookahead_rollouts.horizon lookahead_rollouts.top
-    archived_rows.batch archived_rows.size archived_rows.width
-    deep_search_rollouts.depth deep_search_rollouts.max_new_tokens
-    deep_search_rollouts.seed deep_search_rollouts.width
-    replayed_search.depth replayed_search.size replayed_search.width
-    evolved_edits.archive evolved_edits.every evolved_edits.islands evolved_edits.population
-    edit_reward.lazy
+    """branch_rollouts.max_new_tokens branch_rollouts.seed branch_rollouts.splits
+    branch_rollouts.width changed_sample.horizon critical_forks.branches critical_forks.letters
+    critical_forks.max_new_tokens critical_forks.seed sample_by_the_clock.seed engine_sample.lag
+    gae.epochs grpo.ddof grpo_roc.fewest handful.count handful.draw lagged_top_p.every
+    lagged_top_p.least logged_sample.batches pkpo.k recomposed_sample.horizon
+    recomposed_sample.size prompt_pairs.brittle prompt_pairs.samples random_reward.seed
+    flipped_reward.seed dealt_reward.seed mended_reward.seed mended_reward.full
+    pattern_reward.full reference_value.epochs reference_value.fit rehearse_solved.tries
+    sample_episodes.max_new_tokens sample_episodes.seed sample_episodes.top_k
+    reset_reference.every reset_reference.patience scheduled.over shuffled.seed variety.n
+    rlfr.epochs rlfr.warmup sample.max_new_tokens sample.seed sample.top_k stale_sample.lag
+    token_reward_weights.epochs token_reward_weights.warmup accuracy_band.most elliptical.dim
+    rdd.passes rdd.memory tournament_reward.seed subgroup_votes.size subgroup_votes.seed
+    marked_reward.seed marked_reward.looks sample_thoughts.seed tool_branches.seed
+    tool_branches.max_new_tokens prompt_echo.run rubric_reward.seed praised_reward.seed
+    lookahead_rollouts.horizon lookahead_rollouts.top archived_rows.batch archived_rows.size
+    archived_rows.width deep_search_rollouts.depth deep_search_rollouts.max_new_tokens
+    deep_search_rollouts.seed deep_search_rollouts.width replayed_search.depth
+    replayed_search.size replayed_search.width evolved_edits.archive evolved_edits.every
+    evolved_edits.islands evolved_edits.population edit_reward.lazy
     value_guided_rollouts.beam value_guided_rollouts.epochs value_guided_rollouts.width""".split()
 )
 
