@@ -42,13 +42,13 @@ class Tryout:
 
 # %% ../../nbs/studies/03_tryouts.ipynb #dfaa1e76
 _THINKS = dict(model='tiny-think-v1')
+_EVOLVES = ('theta_evolve', 'theta_evolve_random', 'theta_evolve_alone')
 
 OWN_TERMS = {
     'stable_reinforce': dict(level='hard'),
     'stable_reinforce_preclip': dict(level='hard'),
     'grpo_tied_reset': dict(steps=80),
-    **dict.fromkeys(('theta_evolve', 'theta_evolve_random', 'theta_evolve_alone'),
-                    dict(level='hard')),
+    **dict.fromkeys(_EVOLVES, dict(level='hard')),
     **dict.fromkeys(('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt', 'flr', 'flr_dealt'),
                     _THINKS),
 }
