@@ -111,6 +111,11 @@ def sampled(items=None, policy=None, **bad):
     )
 
 
+def made_and_sampled(**bad):
+    "Make a sampler with bad knobs, which it finds when it is asked for rows."
+    return lambda info: info.fn(**bad)(small_policy(), list(problems()[:2]), 2, seed=1)
+
+
 def nan_inside(info):
     return called(
         info,
@@ -243,6 +248,14 @@ BROKEN = {
         'as `sample`': sampled([]),
         'a word that is no token': sampled(ends=('two words',)),
         'numbers below 1': sampled(width=0),
+        'a model outside the Llama family': of_foreign_model,
+    },
+    'value_guided_rollouts': {
+        'no value': made_with(value=None),
+        'numbers that make no sense': made_with(width=0),
+        'a budget below the group': made_and_sampled(budget=1),
+        'a word that is no token': made_and_sampled(ends=('two words',)),
+        'as `sample`': sampled([]),
         'a model outside the Llama family': of_foreign_model,
     },
     'replayed_search': {

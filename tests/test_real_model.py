@@ -383,7 +383,8 @@ NOT_IN_TOKENS = set(
     archived_rows.width deep_search_rollouts.depth deep_search_rollouts.max_new_tokens
     deep_search_rollouts.seed deep_search_rollouts.width replayed_search.depth
     replayed_search.size replayed_search.width evolved_edits.archive evolved_edits.every
-    evolved_edits.islands evolved_edits.population edit_reward.lazy""".split()
+    evolved_edits.islands evolved_edits.population edit_reward.lazy
+    value_guided_rollouts.beam value_guided_rollouts.epochs value_guided_rollouts.width""".split()
 )
 
 

@@ -47,6 +47,8 @@ OWN_TERMS = {
     'stable_reinforce': dict(level='hard'),
     'stable_reinforce_preclip': dict(level='hard'),
     'grpo_tied_reset': dict(steps=80),
+    **dict.fromkeys(('theta_evolve', 'theta_evolve_random', 'theta_evolve_alone'),
+                    dict(level='hard')),
     **dict.fromkeys(('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt', 'flr', 'flr_dealt'),
                     _THINKS),
 }
@@ -372,6 +374,11 @@ _REASONS = {
         ['flr_dealt', 'prompt_echo_dealt'],
     'its reader is the base, which was never shown a problem behind its answer, and the verdict is '
     'never asked for': ['prompt_echo'],
+    'its reader is the base, which calls many wrong answers right, and the verdict is never asked '
+    'for': ['flr'],
+    'rows of a tree share their beginnings, and what all of them share learns nothing':
+        ['vstar_group'],
+    'a control arm: its trees follow values without a meaning': ['vstar_random_value'],
     'a control arm: marks in a band so narrow that the scatter of the judge fills it': ['marks'],
     'certainty is rewarded, and the verdict never asked for': ['self_certainty'],
     'two of its three criteria are paid to wrong answers as well: that they can be read, and how '
