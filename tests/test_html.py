@@ -141,9 +141,15 @@ def shown():
 
         return Archive(task('countdown').sample(1, seed=0)[0])
 
+    def database():
+        from rl4llm.rollouts.program_database import ProgramDatabase
+
+        return ProgramDatabase()
+
     return dict(
         Report=report,
         Archive=archive,
+        ProgramDatabase=database,
         Replay=replayed,
         Plan=planned,
         GradientCheck=check,
@@ -180,7 +186,8 @@ def classes():
     return sorted(found)
 
 
-NAMELESS = ('Archive', 'TokenTree', 'Tree', 'Replay', 'FrontierVerdict')  # no user's name
+# They show no name of a user's.
+NAMELESS = ('Archive', 'ProgramDatabase', 'TokenTree', 'Tree', 'Replay', 'FrontierVerdict')
 
 
 @pytest.mark.parametrize('name', classes())

@@ -315,7 +315,10 @@ BROKEN = {
         '0 <= tau <= 1': made_with(tau=2.0),
         'a group of a single row': singles,
     },
-    'follow_up_likelihood': {'no praise or no blame': made_with(praise=())},
+    'follow_up_likelihood': {
+        'no praise': made_with(praise=()),
+        'no blame': made_with(blame=()),
+    },
     'prompt_echo': {'a `run` below 1': made_with(run=0)},
     'rubric_reward': {
         'there is one item a completion': short_items,

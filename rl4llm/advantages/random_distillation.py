@@ -249,6 +249,8 @@ class rdd:
         states, row = self.states_of(rollouts, policy)
         self.seen = states
         paid = self.known.bonus(states)
+        if not self.known.batches:          # before the first visit, without rounding
+            paid = torch.ones_like(paid)
         total = paid.new_zeros(len(rollouts)).index_add(0, row, paid)
         return total / row.bincount(minlength=len(rollouts))
 

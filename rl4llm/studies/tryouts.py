@@ -42,15 +42,16 @@ class Tryout:
 
 # %% ../../nbs/studies/03_tryouts.ipynb #dfaa1e76
 _THINKS = dict(model='tiny-think-v1')
+_THINKING = ('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt', 'flr', 'flr_dealt')
+_HARD = dict(level='hard')
 _EVOLVES = ('theta_evolve', 'theta_evolve_random', 'theta_evolve_alone')
 
 OWN_TERMS = {
     'stable_reinforce': dict(level='hard'),
     'stable_reinforce_preclip': dict(level='hard'),
     'grpo_tied_reset': dict(steps=80),
-    **dict.fromkeys(_EVOLVES, dict(level='hard')),
-    **dict.fromkeys(('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt', 'flr', 'flr_dealt'),
-                    _THINKS),
+    **dict.fromkeys(_EVOLVES, _HARD),
+    **dict.fromkeys(_THINKING, _THINKS),
 }
 
 # %% ../../nbs/studies/03_tryouts.ipynb #fb70218d
@@ -438,11 +439,14 @@ IDLE['grpo_tied_reset'] = Idle('the reference is reset after fifty steps, and no
                                acts=_SOON)
 IDLE['prorl.reference'] = Idle('the reference is reset after twenty steps, and not before',
                                acts=_SOON)
-for _name in ('grpo', 'reinforce_pp', 'weighted_reinforce', 'go_explore'):
+for _name in ('grpo', 'reinforce_pp', 'weighted_reinforce', 'go_explore', 'theta_evolve'):
     IDLE[f'{_name}.objective'] = _SEVERAL
 IDLE['simplevla.objective'] = Idle(
     'at its temperature hardly a token that is to rise gets beyond 1.2, where clips differ',
     acts=dict(lr=1e-3), beside=dict(lr=1e-3))
+IDLE['theta_evolve_random'] = Idle(
+    'an easy problem has few programs, and the beginnings of all that are stored are alike',
+    acts=_HARD, beside=_HARD)
 IDLE['dapo.advantage'] = Idle(
     'responses of the embedded model are shorter than the length from which they pay',
     acts=_SHORT)
