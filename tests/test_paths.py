@@ -8,7 +8,8 @@ from rl4llm.tasks import search_path, task, verify_path
 
 def test_a_goal_that_cannot_be_reached_is_infinitely_hard():
     edges = (('a', 'b'), ('c', 'd'))
-    for start, goal, limit in [('a', 'c', 0), ('a', 'c', 3), ('a', 'x', 3), ('x', 'a', 0)]:
+    ends = [('a', 'c', 0), ('a', 'c', 3), ('a', 'x', 3), ('x', 'a', 0), ('x', 'a', 3)]
+    for start, goal, limit in ends:
         item = Item('path', (0, edges, start, goal, limit))
         assert most_steps(item) == limit
         assert path_chance(item) == 0 and path_difficulty(item) == math.inf
