@@ -188,8 +188,9 @@ def path_chance(item: Item) -> float:
     for _ in range(most_steps(item)):
         after = {}
         for node, p in at.items():
-            for other in beside[node]:
-                after[other] = after.get(other, 0.) + p / len(beside[node])
+            around = beside.get(node, ())
+            for other in around:
+                after[other] = after.get(other, 0.) + p / len(around)
         arrived += after.pop(puzzle.goal, 0.)
         at = after
     return arrived
