@@ -1,11 +1,13 @@
 "The data sets of reasoning-gym as tasks: what their scorers are shown, and what is believed."
 
 import json, random, time
+from contextlib import nullcontext
+from types import SimpleNamespace
 from dataclasses import asdict
 import pytest
 from hypothesis import given, settings, strategies as st
 from rl4llm.tasks import SPLITS, Item, as_task, levels, task, task_from, task_of, tasks
-from rl4llm.tasks import VerifierFailed, verdict_of
+from rl4llm.tasks import Verdict, VerifierFailed, verdict_of
 from rl4llm.tasks import reasoning_gym as G
 
 NAMES = ('spell_backward', 'countdown', 'gcd', 'prime_factorization', 'polynomial_multiplication')
@@ -64,7 +66,8 @@ def test_a_scorer_that_raises_pays_nothing(error):
     'text',
     ['f(1)', 'x.y', '__import__("os")', '[i for i in x]', 'x**y**z', '2**41', 'x**(9*9)', "'a'*9",
      'exp(1)(2)', 'exp(x, y)', 'exp(x=1)', '1 if x else 2', 'x[0]', 'x := 1', 'True', '1j', '1e16',
-     'Integral(x)', 'ab', 'x and y', 'x < y', '*x', '()', '9' * 16, '1+' * 600 + '1'],
+     'Integral(x)', 'ab', 'x and y', 'x < y', '*x', '()', '9' * 16, '1+' * 600 + '1', '1e15',
+     '(a+b+x+y)**40'],
 )  # fmt: skip
 def test_no_program_is_a_formula(text):
     assert not G._is_formula(text)
@@ -99,6 +102,9 @@ def test_what_a_scorer_may_be_shown():
     for text in ('sin(x)**13', 'tan(x)**7*sin(x)**6', '*'.join(['exp(x)'] * 13), '(a+b+x)**40'):
         assert G._is_formula(text) == (text == '(a+b+x)**40')
     assert not G._is_formula('(a+b+c+d+e+f)**40')
+    # twelve functions are let through, an exponent of 40, and one without a number
+    for text in ('sin(x)**12', '*'.join(['exp(x)'] * 12), 'x**40', 'x**(1*40)', 'x**y'):
+        assert G._is_formula(text)
 
 
 def test_a_process_that_is_stopped_in_between_is_told(gym, monkeypatch):
@@ -175,6 +181,7 @@ def test_names_levels_and_dials(gym):
         (lambda: task('gym:nothing'), "no data set 'nothing'"),
         (lambda: task('gym:gcd', 'easiest'), "no level 'easiest'"),
         (lambda: task('gym:gcd', wide=3), "no dial 'wide'"),
+        (lambda: task('gym:gcd', seed=3), "no dial 'seed'"),
         (lambda: task('gym:gcd', min_numbers='x'), 'no such dial'),
         (lambda: task('gym:gcd').sample(3, seed=0, split='tst'), 'split'),
         (lambda: task('gym:gcd').sample(1, seed=0)[0].prompt('compact'), 'tiny vocabulary'),
@@ -263,3 +270,190 @@ def test_the_stored_table_is_made_again(gym):
         for column, value in row.items():
             if column != 'name' and value is not None:
                 assert stored[column] == value, (row['name'], column)
+
+
+# parts, without a process
+
+
+@pytest.mark.parametrize('score', [0, 1, 0.5])
+def test_every_score_from_0_to_1_is_one(score):
+    assert G._scored(lambda text, entry: score, '7', {}) == dict(score=score, why='', fault=False)
+
+
+@pytest.mark.parametrize(
+    'entry,answer',
+    [
+        (dict(answer='7', metadata={}), '7'),
+        (dict(answer=[1, 2], metadata={}), '[1, 2]'),
+        (dict(answer=None, metadata=dict(possible_answer='x')), 'x'),
+        (dict(answer=None, metadata={}), None),
+    ],
+)
+def test_the_answer_of_a_problem(entry, answer):
+    assert G._own_answer(entry) == answer
+
+
+@pytest.mark.parametrize(
+    'answer,score,said',
+    [
+        ('1 + 2', 1, dict(question='q', answer='1 + 2', why='')),
+        ('1 + 2', 0.5, dict(why='its own answer is worth 0.5')),
+        ('1 + 2', None, dict(why='the scorer gave None, which is no number from 0 to 1')),
+        ('f(1)', 1, dict(why='its own answer cannot be read')),  # no sum: the scorer is not asked
+        ('', 1, dict(why='its own answer cannot be read')),
+        (None, 1, dict(why='there is no answer to it')),
+    ],
+)
+def test_no_problem_is_given_out_whose_own_answer_is_not_paid(answer, score, said):
+    asked = []
+
+    def scorer(text, entry):
+        asked.append(text)
+        return score
+
+    found = G._with_answer('countdown', scorer, dict(answer=answer, metadata={}), 'q')
+    assert found == said and set(asked) <= {'1 + 2'}
+
+
+def test_lists_of_a_dial_are_of_the_kind_of_the_default():
+    for value, standard, wanted in (
+        ((1, 2), [0], [1, 2]),
+        ([1, 2], (0,), (1, 2)),
+        ([1, 2], None, [1, 2]),
+        (3, [0], 3),
+        ('ab', [0], 'ab'),
+    ):
+        assert G._as_wanted(value, standard) == wanted
+
+
+def test_a_process_that_says_nothing_is_late():
+    silent = SimpleNamespace(ask=lambda seconds, **question: None)
+    for text, seconds in (('7', 3), (None, 10)):
+        said = G._asked(silent, G._Which('gcd', '{}', 0, 0), text)
+        why = f'late: nothing came within {seconds} seconds'
+        assert said == dict(score=0, why=why, fault=False, late=True)
+
+
+@pytest.mark.parametrize(
+    'made,said',
+    [
+        (dict(why=''), dict(score=0, why='the process of the scorer ended', fault=False)),
+        (dict(why='too late'), dict(why='too late')),
+    ],
+)
+def test_a_process_that_forgets_every_problem_pays_nothing(monkeypatch, made, said):
+    def ask(seconds, text, **which):
+        return dict(unknown=True) if text else made
+
+    process = SimpleNamespace(turn=nullcontext(), ask=ask)
+    monkeypatch.setattr(G._Scorers, 'own', lambda: process)
+    assert G._ask(G._Which('gcd', '{}', 0, 0), '7') == said
+
+
+class Sums(G.GymTask):
+    "A task without a data set behind it."
+
+    name = 'gym:countdown'
+
+    def _dials(self):
+        return {}
+
+
+ITEM = Item('gym:countdown', ('{}', 0, 0, 'What is 1 + 2?', '3'))
+
+
+@pytest.mark.parametrize(
+    'text,told,verdict',
+    [
+        ('3', dict(score=1), Verdict(True, 1, None, '3', 'correct')),
+        ('4', dict(score=0.5, why=''), Verdict(False, 0.5, 0, '4', 'not the answer')),
+        ('4', dict(score=0, why='it is late'), Verdict(False, 0, 0, '4', 'it is late')),
+        # a problem that cannot be made any more has no score
+        ('3', dict(why='no answer'), Verdict(False, 0, 0, '3', 'no answer')),
+        ('', dict(score=1), Verdict(False, 0, 0, None, 'no readable answer')),
+        ('<answer>3', dict(score=1), Verdict(False, 0, 0, None, 'no readable answer')),
+        (
+            'f(1)',
+            dict(score=1),
+            Verdict(False, 0, 0, 'f(1)', 'not an answer that its scorer may be shown'),
+        ),
+    ],
+)
+def test_verdicts_by_hand(monkeypatch, text, told, verdict):
+    monkeypatch.setattr(G, '_ask', lambda which, text=None: told)
+    assert Sums().verify(ITEM, text) == verdict
+
+
+def test_a_prompt_is_the_question_and_never_the_answer():
+    assert Sums().prompt(ITEM) == 'What is 1 + 2?'
+    assert Sums().prompt(ITEM, 'text') == f'What is 1 + 2?\n{G._INSTRUCTION}'
+
+
+@pytest.mark.parametrize('late,asks', [(False, 40), (True, 3)])
+@pytest.mark.parametrize('split', SPLITS)
+def test_a_search_for_problems_ends_and_keeps_to_the_blocks_of_its_split(
+    monkeypatch, split, late, asks
+):
+    seen = []
+    said = dict(why='it is too hard') | (dict(late=True) if late else {})
+    monkeypatch.setattr(G, '_ask', lambda which, text=None: seen.append(which) or said)
+    with pytest.raises(ValueError, match='no problem at this dial: it is too hard'):
+        Sums()._items(split)(random.Random(0))
+    assert len(seen) == asks
+    assert [which.place for which in seen] == [*range(20), *range(20)][:asks]
+    blocks = {which.block for which in seen}
+    assert len(blocks) == (1 if late else 2) and min(blocks) > 0
+    assert all(block % 20 == 0 and block // 20 % 3 == SPLITS.index(split) for block in blocks)
+
+
+def test_levels_lie_at_the_foot_at_two_thirds_and_at_the_top(monkeypatch):
+    class Curriculum:
+        attributes = dict(a=SimpleNamespace(levels=[5, 6, 7, 8]), b=SimpleNamespace(levels=[1, 2]))
+
+        def set_global_level(self, level):
+            asked.append(level)
+
+        def generate_configuration(self):
+            return None
+
+    asked = []
+    monkeypatch.setattr(G, '_factory', lambda: SimpleNamespace(CURRICULA=dict(a=Curriculum)))
+    monkeypatch.setattr(G, '_plain_dials', lambda config: {})
+    assert list(G._levels_of(lambda: 'made', 'a')) == ['easy', 'standard', 'hard', 'extreme']
+    assert asked == [0, 2, 3]
+    Curriculum.attributes = dict(a=SimpleNamespace(levels=list(range(8))))  # 2 / 3 of 7 is near 5
+    G._levels_of(lambda: 'made', 'a')
+    assert asked[3:] == [0, 5, 7]
+
+
+def test_the_row_of_a_data_set(monkeypatch):
+    paid = {
+        ('a', 'a'): 1,
+        ('b', 'b'): 0.99999,  # in four places that is no 1
+        ('a', 'b'): 0.5,
+        ('b', 'a'): 0.25,
+        ('a', 'x'): 0.125,
+        ('b', 'b junk'): 0.75,
+    }
+
+    class Made:
+        levels = ('easy', 'standard')
+
+        def sample(self, count, *, seed):
+            return [Item('gym:letters', ('{}', 0, n, 'q', answer)) for n, answer in enumerate('ab')]
+
+        def demonstrate(self, item, *, seed):
+            return f'<answer> {item.data[4]} </answer>'
+
+        def verify(self, item, text):
+            said = text.removeprefix('<answer> ').removesuffix(' </answer>')
+            return SimpleNamespace(score=paid.get((item.data[4], said), 0))
+
+    kind = type('Letters', (), dict(__module__='reasoning_gym.games.letters'))
+    monkeypatch.setattr(G, '_factory', lambda: SimpleNamespace(DATASETS=dict(letters=(kind,))))
+    monkeypatch.setattr(G, 'task', lambda name: Made())
+    assert G._surveyed('letters', '', 2) == dict(
+        name='letters', kind='games', works=True, why='', levels='easy, standard',
+        own=0.9999, other=0.5, nonsense=0.125, floor=0, junk=0.75,
+    )  # fmt: skip
+    assert [G._rounded(score) for score in (1, 0.99999, 0.12344, 0)] == [1, 0.9999, 0.1234, 0]

@@ -2,11 +2,13 @@
 
 import itertools, random
 import pytest
-from rl4llm.tasks import task
+from rl4llm.tasks import Item, sat_search as S, task
 from rl4llm.tasks.sat import satisfying
 from rl4llm.tasks.sat_search import (
+    Placed,
     SatStep,
     Searches,
+    after_step,
     read_sat_step,
     read_search,
     search_sat,
@@ -121,8 +123,6 @@ def test_every_word_is_in_the_vocabulary():
 
 
 def test_what_has_no_solution_is_refused():
-    from rl4llm.tasks import Item
-
     item = Item('sat', (2, ((1, 2), (-1, 2), (1, -2), (-1, -2))))
     assert not satisfying(*item.data)
     with pytest.raises(ValueError, match='has no solution to search for'):
@@ -137,3 +137,107 @@ def test_what_has_no_solution_is_refused():
 def test_searches_that_cannot_be_are_refused(wrong):
     with pytest.raises(ValueError, match=f'Searches: {next(iter(wrong))} is '):
         Searches(**wrong)
+
+
+# cases by hand
+
+
+def trail(*literals):
+    "Literals that were guessed, those in brackets forced."
+    guessed = [(x[0], False) if isinstance(x, list) else (x, True) for x in literals]
+    return tuple(Placed(*pair) for pair in guessed)
+
+
+@pytest.mark.parametrize(
+    'before,step,after',
+    [
+        (trail(), ('guess', -3), trail(-3)),
+        (trail(3), ('guess', -3), None),
+        (trail(), ('guess', 4), None),
+        (trail(-1), ('forced', 2, (1, 2)), trail(-1, [2])),
+        (trail(1), ('forced', 2, (1, 2)), None),
+        (trail(-1), ('forced', 2, (2, 3)), None),  # no clause of the problem
+        (trail(3, -1, [-2]), ('back', 1, (1, 2)), trail(3, [1])),
+        (trail(3, -1), ('back', 1, (1, 2)), None),  # the clause can still become true
+        (trail(3, -1, -2), ('back', 1, (1, 2)), None),  # the last guess is -2
+        (trail([-1], [-2]), ('back', 1, (1, 2)), None),  # nothing was guessed
+    ],
+)
+def test_which_steps_are_allowed(before, step, after):
+    item = Item('sat', (3, ((1, 2), (-1, 2, 3))))
+    assert after_step(item, before, SatStep(*step)) == after
+
+
+@pytest.mark.parametrize('text', ['? a', '?a', ' ?  a '])
+def test_a_guess_is_read_whatever_the_blanks(text):
+    assert read_sat_step(text) == SatStep('guess', 1)
+
+
+@pytest.mark.parametrize(
+    'thought,complete',
+    [
+        ('? a ; ? b ; ? c', True),
+        ('? ! a ; ? ! b ; ? c', False),  # one clause is false, the other is not
+        ('? a ; ? b', False),
+    ],
+)
+def test_a_search_is_complete_if_all_is_set_and_no_clause_is_false(thought, complete):
+    item = Item('sat', (3, ((1, 2), (-1, 2, 3))))
+    assert read_search(item, f'<think> {thought} </think>').complete == complete
+
+
+def only(*solutions):
+    "A problem of three variables with just these solutions: every other one breaks a clause."
+    every = itertools.product((1, -1), (2, -2), (3, -3))
+    return Item('sat', (3, tuple(tuple(-x for x in one) for one in every if one not in solutions)))
+
+
+def test_a_lucky_guess_follows_a_solution_that_fits():
+    rng = random.Random(0)
+    for one in itertools.product((1, -1), (2, -2), (3, -3)):
+        for set_already, ordered in itertools.product(range(3), (False, True)):
+            before = trail(*one[:set_already])
+            step = S._guess(only(one), before, rng, ordered=ordered, lucky=True)
+            assert step.kind == 'guess' and step.literal in one[set_already:]
+            assert not ordered or step.literal == one[set_already]
+        steps = search_sat(only(one), rng, plain=True, most=0)
+        assert [step.literal for step in steps] == list(one)
+    both = only((1, 2, 3), (1, -2, -3))
+    for _ in range(20):  # the second does not fit what is set
+        assert S._guess(both, trail(1, 2), rng, ordered=True, lucky=True).literal == 3
+
+
+def test_the_searches_if_nothing_is_said():
+    assert Searches() == Searches(silent=0.2, plain=0.2, ordered=0.5, most=5, room=160)
+    assert Searches(most=0, room=0).most == 0
+    item = task('sat', 'extreme').sample(1, seed=0)[0]
+    for seed in range(5):
+        one = search_sat(item, random.Random(seed))
+        assert one == search_sat(item, random.Random(seed), plain=False, ordered=True, most=5)
+    five, six = (search_sat(item, random.Random(11), plain=True, most=most) for most in (5, 6))
+    assert search_sat(item, random.Random(11), plain=True) == five != six
+
+
+def test_a_silent_demonstration_has_no_steps():
+    trace = think_sat(only((1, -2, 3)), random.Random(0), Searches(silent=1))
+    assert trace == ('<answer> a ! b c </answer>', 0, 0, 0)
+
+
+def test_a_thought_without_room_is_drawn_again_with_one_backtrack_less(monkeypatch):
+    tried = []
+
+    def search(item, rng, *, most, **how):
+        tried.append(most)
+        return search_sat(item, rng, most=most, **how)
+
+    monkeypatch.setattr(S, 'search_sat', search)
+    item = only((1, 2, 3), (1, 2, -3))
+    for room, wanted in ((0, [3, 2, 1, 0]), (160, [3])):
+        tried.clear()
+        think_sat(item, random.Random(0), Searches(most=3, room=room))
+        assert tried == wanted
+    tried.clear()
+    guesses = [SatStep('guess', x) for x in (1, 2, 3)]  # '? a ; ? b ; ? c' has eight words
+    monkeypatch.setattr(S, 'search_sat', lambda *_, most, **how: tried.append(most) or guesses)
+    think_sat(item, random.Random(0), Searches(most=3, room=8))
+    assert tried == [3]
