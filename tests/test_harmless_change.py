@@ -150,6 +150,15 @@ def test_uncertainty_is_that_of_whole_distributions(policy, rows):
     assert prompt_divergence(policy, rows, rows.prompt).max() == 0
 
 
+def test_tokens_that_carry_no_loss_have_no_uncertainty(policy, rows):
+    short = rows.mask.clone()
+    short[::2, -4:] = False
+    cut = dataclasses.replace(rows, mask=short)
+    found = prompt_divergence(policy, cut, plain_prompts(cut))
+    whole = prompt_divergence(policy, rows, plain_prompts(rows))
+    assert not found[~short].any() and found[short].allclose(whole[short], atol=1e-6)
+
+
 def test_rows_in_another_order_have_the_same_bonus(policy, rows):
     H = policy.logprobs(rows)[1].detach()
     given = dict(policy=policy, old_entropy=H)
