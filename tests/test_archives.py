@@ -115,6 +115,9 @@ def test_descriptors():
     assert lock_descriptor(LOCK, 't m d') == [0, 0, 1, 0, 1, 0, 1, 0, 0]
     assert lock_descriptor(LOCK, 't') == [0, 0, 1] + [0] * 6
     assert text_descriptor(None, 'ab ba') == text_descriptor(None, 'a\na bb')
+    kinds = text_descriptor(None, 'ab bb')  # 'a' and 'b' are signs 97 and 98
+    assert (len(kinds), kinds[97 % 64], kinds[98 % 64], sum(kinds)) == (64, 1 / 4, 3 / 4, 1)
+    assert max(text_descriptor(None, 'a')) == 1
     assert sum(text_descriptor(None, 'abc')) == pytest.approx(1) and not any(
         text_descriptor(None, '')
     )
@@ -125,6 +128,7 @@ def test_descriptors():
 
 def test_new_better_known():
     archive = Archive(PUZZLE)
+    assert archive.cells == {((2, 3, 4, 5), False): Cell(0, 0.0, 0)}
     put = archive.insert
     assert put(1, '2 + 3 = 5 ; x', length=9) == 'new'
     assert put(2, '3 + 2 = 5 ;', length=9) == 'known'  # as long: the first stays
@@ -193,6 +197,42 @@ def test_pieces_are_the_response(policy, items):
     assert not any(tree[node].tokens == [policy.eos] for _, node in reached)
 
 
+def test_pieces_by_hand(policy):
+    ids = policy.tokenizer('; 2 ; 3 ;', add_special_tokens=False)['input_ids']
+    for tokens, ended in ((ids, False), ([*ids, policy.eos], True)):
+        forest = Forest(policy, [PUZZLE], seed=0)
+        tree = forest.trees[0]
+        _, node = forest.new_child(0, 0)
+        tree[node].tokens = tokens
+        tree[node].logp = tree[node].entropy = [0.5] * len(tokens)
+        tree[node].ended = ended
+        reached = module._cut(forest, 0, node, lambda item, word: ';' in word)
+        # an end token belongs to the step before it
+        assert [tree[number].tokens for _, number in reached] == [ids[:1], ids[1:3], tokens[3:]]
+        assert [tree[number].ended for _, number in reached] == [False, False, ended]
+        assert tree.from_root(reached[-1][1]) == tokens
+    forest = Forest(policy, [PUZZLE], seed=0)
+    explore_nodes(forest, [(0, 0)])
+    assert len(forest.trees[0].children(0)) == 1  # one response if nothing is said
+
+
+def test_rounds_by_hand(policy, items):
+    went = []
+
+    def once_to_the_first(tree, archive, count, noise):
+        went.append(count)
+        return [0] if len(tree) == 1 else [1]
+
+    forest = Forest(policy, items[:1], seed=0)
+    (archive,) = explore(forest, once_to_the_first, budget=4, batch=2, width=3)
+    first = forest.trees[0][1]
+    assert went == [2, 1] and not first.ended
+    wanted = dict(rounds=2, places=2, responses=4, returns=1)
+    assert {name: archive.counts[name] for name in wanted} == wanted
+    (plain,) = explore(Forest(policy, items[:1], seed=0), from_the_start, budget=3, width=1)
+    assert (plain.counts['rounds'], plain.counts['returns']) == (3, 0)
+
+
 def test_what_is_counted_was_done(policy, items):
     meter = Meter(policy)
     forest = Forest(meter, items, seed=0)
@@ -207,7 +247,7 @@ def test_what_is_counted_was_done(policy, items):
         assert tree[0].value == pytest.approx(sum(archive.scores.values()) / 17)
         for (state, ended), cell in archive.cells.items():
             way = torch.tensor([tree.from_root(cell.node)], dtype=torch.long)
-            text, = policy.decode(way, torch.ones_like(way).bool())
+            (text,) = policy.decode(way, torch.ones_like(way).bool())
             assert countdown_cell(archive.item, text) == state and tree[cell.node].ended == ended
             assert len(way[0]) == cell.length
     assert meter.cost['read'] == sum(archive.counts['read'] for archive in archives)
@@ -217,7 +257,7 @@ def test_what_is_counted_was_done(policy, items):
 def test_a_search_hangs_on_its_seed_and_problem_alone(policy, items, choose):
     how = dict(budget=24, batch=2, width=4)
     some = explore(Forest(policy, items, seed=1), choose, **how)
-    alone, = explore(Forest(policy, items[2:3], seed=1), choose, **how)
+    (alone,) = explore(Forest(policy, items[2:3], seed=1), choose, **how)
     assert alone.texts == some[2].texts and alone.log == some[2].log
     other = explore(Forest(policy, items, seed=2), choose, **how)
     assert [a.texts for a in other] != [a.texts for a in some]
@@ -251,6 +291,7 @@ def test_curves(policy, items):
         1,
         0,
     )
+    assert (archive.found('solved', 7), archive.found('solved', 6)) == (1, 0)  # a cell at 5
     assert coverage(archive) == 0
 
 
@@ -284,7 +325,7 @@ def test_parents_are_the_novel_ones_and_the_placebo_s_are_not():
         archive.insert(tree.add(first, tokens=[2], ended=True), text, length=2, ended=True)
     noise = lambda n: torch.rand(n, generator=torch.Generator().manual_seed(0)).double()  # noqa: E731
     loneliest = len(tree) - 1
-    place, = by_novelty(tree, archive, 1, noise)
+    (place,) = by_novelty(tree, archive, 1, noise)
     assert place in tree.path(loneliest)[:-1]
     places = {
         tuple(by_novelty(tree, archive, 1, noise, rate=no_novelty))
@@ -294,6 +335,47 @@ def test_parents_are_the_novel_ones_and_the_placebo_s_are_not():
         )
     }
     assert len(places) > 3
+
+
+def test_how_far_before_the_end_a_parent_lies():
+    tree, archive = Tree(), Archive(PUZZLE)
+    for text in ('2 + 3 = 5', '5 * 4 = 20'):
+        place = 0
+        for _ in range(4):
+            place = tree.add(place, tokens=[1], ended=False)
+        archive.insert(place, text, length=4, ended=True)
+    u = torch.tensor([0.0, 0.9, 0.0, 0.6]).double()  # ranks of both, then depths of both
+    draw = partial(by_novelty, tree, archive, 1, lambda n: u[:n], emitters=False)
+    assert draw() == [5]  # 1 + int(0.6 * 4) steps before the second end, number 8
+    ranked = []
+
+    def rate(points, among, *, k, own):
+        ranked.append(k)
+        return torch.tensor([2.0, 1.0])
+
+    assert draw(rate=rate) == [3] and ranked == [5]  # the first is the novel one now
+    assert module._steps_before(tree, 8, 4) == module._steps_before(tree, 8, 9) == 0
+
+
+def test_five_neighbours_if_nothing_is_said():
+    points = torch.arange(8.0)[:, None]
+    own = torch.arange(8)
+    assert novelty(points, points, own=own)[0] == 3  # (1 + 2 + 3 + 4 + 5) / 5
+
+
+def test_an_emitter_that_joins_is_next_and_every_second_round_is_theirs():
+    tree, archive = Tree(), Archive(PUZZLE)
+    for number in range(2):
+        first = tree.add(0, tokens=[number])
+        last = tree.add(first, tokens=[number, 9])
+        archive.solved[number] = archive_node = tree.add(last, tokens=[8], ended=True)
+        archive.texts[archive_node] = '5 * 5 = 25'
+        archive.counts['rounds'] = 1
+        by_novelty(tree, archive, 1, lambda n: torch.full((n,), 0.5).double())
+        assert archive.memory['sent'] == [archive_node]
+    archive.counts['rounds'] = 2
+    by_novelty(tree, archive, 1, lambda n: torch.full((n,), 0.5).double())
+    assert (archive.counts['emitted'], archive.counts['mutated']) == (2, 1)
 
 
 def test_emitters_step_back_when_nothing_comes_and_stay_when_something_does():
@@ -371,6 +453,26 @@ def test_nothing_found_is_nothing_trained(policy):
     sampler = archived_rows()
     sampler.update(dataclasses.replace(rows, rewards=torch.ones(2)))  # paid, but not right
     assert not sampler.kept and sampler.steps == 1
+
+
+def test_the_best_of_what_is_not_right_stands_for_its_problem(policy):
+    hopeless = [Item('countdown', ((1, 1, 1, n), 99, 99, '+-*')) for n in (1, 2)]
+    forest = Forest(policy, hopeless, seed=0)
+    archives = explore(forest, budget=4)
+    forest.temperature = 0.0
+    for archive in archives:
+        best = list(archive.scores)[1]
+        archive.scores = {node: float(node == best) for node in archive.scores}
+    rows = module._one_each(forest, archives)
+    assert rows.texts == tuple(list(archive.texts.values())[1] for archive in archives)
+    assert rows.temperature == 1  # greedy beginnings are read as any others
+
+
+def test_what_is_taken_if_nothing_is_said(policy, items):
+    sampler = archived_rows()
+    assert (sampler.width, sampler.batch, sampler.size) == (1, 2, 2)
+    sampler(policy, items[:1], seed=0)
+    assert sampler.archives[0].counts['responses'] == 1
 
 
 def test_its_state_is_packed_and_read(policy, items):

@@ -2,6 +2,7 @@
 
 import dataclasses, math
 import pytest, torch
+from rl4llm.advantages import harmless_change as module
 from rl4llm.advantages.group_relative import grpo
 from rl4llm.advantages.harmless_change import (
     bonus_counts,
@@ -149,6 +150,15 @@ def test_uncertainty_is_that_of_whole_distributions(policy, rows):
     assert prompt_divergence(policy, rows, rows.prompt).max() == 0
 
 
+def test_tokens_that_carry_no_loss_have_no_uncertainty(policy, rows):
+    short = rows.mask.clone()
+    short[::2, -4:] = False
+    cut = dataclasses.replace(rows, mask=short)
+    found = prompt_divergence(policy, cut, plain_prompts(cut))
+    whole = prompt_divergence(policy, rows, plain_prompts(rows))
+    assert not found[~short].any() and found[short].allclose(whole[short], atol=1e-6)
+
+
 def test_rows_in_another_order_have_the_same_bonus(policy, rows):
     H = policy.logprobs(rows)[1].detach()
     given = dict(policy=policy, old_entropy=H)
@@ -190,6 +200,59 @@ def test_caps_cancel_blame_and_never_turn_it(policy):
     assert not uncertainty_bonus(alike, four.group, rollouts=four, **told).any()
 
 
+def two_of_four(rewards):
+    "Rows of two tokens, the second of which is not real in the last row; two have a copy."
+    ids = torch.tensor([[5, 6], [6, 5]])
+    real = torch.ones(4, 2).bool()
+    real[3, 1] = False
+    return make_rollouts(
+        prompt_ids=ids,
+        prompt_mask=ids > 0,
+        tokens=real.long(),
+        mask=real,
+        prompt=torch.tensor([0, 0, 1, 1]),
+        group=torch.zeros(4).long(),
+        rewards=torch.tensor(rewards).double(),
+    )
+
+
+def test_counts_of_bonuses_by_hand():
+    four = two_of_four([1.0, 0.0, 1.0, 0.0])
+    plain = grpo(four.rewards, four.group)[:, None].expand(4, 2)
+    blame = float(-plain[3, 0])
+    bonus = torch.zeros(4, 2).double()
+    bonus[3, 0] = blame / 4  # less blame, neither gone nor turned
+    counts = bonus_counts(four, (plain + bonus) * four.mask)
+    assert counts == dict(changed=2, paid=1, part=pytest.approx(0.25), cancelled=0, turned=0)
+    alike = two_of_four([1.0] * 4)  # nobody is blamed
+    counts = bonus_counts(alike, bonus)
+    assert (counts['paid'], counts['cancelled'], counts['turned']) == (1, 0, 0)
+
+
+def test_one_of_two_rows_is_changed_and_the_only_one_is_not(policy):
+    items = EASY.sample(2, seed=0)
+    pair = changed_sample()(policy, items, 2, seed=1)
+    assert changed_rows(pair).tolist() == [False, True] * 2
+    assert changed_sample()(policy, items, seed=1).prompt.tolist() == [0, 1]
+
+
+def test_a_copy_of_another_length_is_read_whole(policy):
+    short, other = EASY.sample(2, seed=0)
+    longer = dataclasses.replace(short, data=((*short.data[0], 7, 8), *short.data[1:]))
+    for items, change in (
+        ([short, other], lambda item, seed: longer if item == short else item),
+        ([longer, other], lambda item, seed: short if item == longer else item),
+    ):
+        drawn = changed_sample(change=change)(policy, items, 4, seed=1)
+        asked = policy.prompts(drawn.items)
+        ids = [row[seen].tolist() for row, seen in zip(drawn.prompt_ids, drawn.prompt_mask)]
+        said = [policy.tokenizer.decode(row[1:]).split() for row in ids]
+        assert said == [text.split() for text in asked] and len(set(map(len, said))) > 1
+        assert changed_rows(drawn).tolist() == [False] * 2 + [True] * 2 + [False] * 4
+        logp, _ = policy.logprobs(drawn)
+        assert (logp - drawn.logp_behave)[drawn.mask].abs().max() < 1e-4
+
+
 def test_without_changed_rows_it_is_its_parent(policy):
     off = use(changed_sample, start=0.0)
     small = dict(prompts=2, group=8, lr=1e-3)
@@ -225,6 +288,20 @@ def test_sensitivity_of_each_problem(policy):
     assert found.shape == (3,) and (found > 0).all()
     same = order_sensitivity(policy, items, 4, seed=0, change=lambda item, seed: item)
     assert not same.any()
+
+
+def test_sensitivity_is_the_mean_over_the_copies_of_a_problem(policy, monkeypatch):
+    seen = []
+
+    def numbered(rewards, group, *, rollouts, policy):
+        seen.append(rollouts)
+        return group.double()[:, None].expand(rollouts.mask.shape)
+
+    monkeypatch.setattr(module, 'order_uncertainty', numbered)
+    items = EASY.sample(3, seed=0)
+    assert order_sensitivity(policy, items, 4, seed=0).tolist() == [0, 1, 2]
+    (rows,) = seen
+    assert rows.group[changed_rows(rows)].bincount().tolist() == [4] * 3
 
 
 def test_bad_input_is_answered_in_one_sentence(policy, rows):

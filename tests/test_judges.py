@@ -169,6 +169,20 @@ def test_a_model_refuses_words_it_lacks_and_questions_too_long():
         ask(model_judge(policy, template=TEMPLATE), [of('cat ' * 100)])
 
 
+def test_a_batch_of_one_and_a_template_that_opens_the_answer():
+    policy = random_policy()
+    alone = model_judge(policy, template='{text} ? {text}', batch=1)
+    assert len(ask(alone, [of('cat'), of('dog runs')])) == 2
+    opened = "{{ messages[0]['content'] }}{% if add_generation_prompt %} cat{% endif %}"
+    policy.tokenizer.chat_template = opened
+    chat = ask(model_judge(policy, template='{text} ?'), [of('dog')])
+    plain = random_policy()
+    ids = plain.tokenizer('dog ? cat', add_special_tokens=False)['input_ids']
+    p = plain.model(torch.tensor([ids])).logits[0, -1]
+    yes, no = plain.tokenizer.convert_tokens_to_ids(['yes', 'no'])
+    assert chat == pytest.approx([(p[yes] - p[no]).sigmoid().item()], abs=1e-5)
+
+
 def test_a_chat_template_is_used():
     policy = random_policy()
     import copy
@@ -234,7 +248,7 @@ def test_a_file_of_answers_survives_every_cut(tmp_path):
 
 def test_damaged_lines_are_left_out_and_the_first_answer_stays(tmp_path):
     file = tmp_path / 'answers'
-    lines = ['[]', '1', 'null', '{"key": "x"}', '{"key": "x", "degree": 7}', '\x00']
+    lines = ['[]', '1', 'null', '{"key": "x"}', '{"key": "x", "degree": 1.5}', '\x00']
     lines += ['{"key": "x", "degree": "1"}', '{"key": "x", "degree": NaN}', '{"degree": 1}']
     lines += ['{"key": "y", "degree": 1.0}', '{"key": "y", "degree": 0.0}']
     file.write_text('\n'.join(lines))
@@ -244,7 +258,7 @@ def test_damaged_lines_are_left_out_and_the_first_answer_stays(tmp_path):
 
 
 def test_many_writers_at_once_spoil_no_line(tmp_path):
-    file = tmp_path / 'deep' / 'answers'
+    file = tmp_path / 'deep' / 'deeper' / 'answers'
 
     def write(name):
         for i in range(50):
@@ -428,6 +442,14 @@ def test_a_batch_is_broken_off_after_some_failures(server):
     with pytest.raises(JudgeError) as caught:
         judge_at(server, give_up=3, workers=1)([of(str(i)) for i in range(200)])
     assert len(server.asked) < 20 and caught.value.degrees == [None] * 200
+
+
+def test_so_many_failures_are_enough():
+    def put(question):
+        raise JudgeError('no.')
+
+    knobs = dict(workers=1, give_up=3, keep=None)
+    assert len(J._ask_all([of(str(i)) for i in range(50)], put, **knobs)) == 3
 
 
 def test_several_are_asked_at_a_time_and_no_more(server):

@@ -2,6 +2,7 @@
 
 import math
 import pytest
+from rl4llm.rewards import rubrics as module
 from rl4llm.rewards.judges import JudgeError, Question
 from rl4llm.rewards.rubrics import (
     Criterion,
@@ -218,3 +219,39 @@ def test_problems_and_criteria_leave_that_teach_nothing():
     assert in_band([0.0, 0.2, 0.5, 0.8, 1.0], 0.2, 0.8) == [1, 2, 3]
     assert not_yet_met([[1, 0, 1], [1, 1, 0]], 0.5) == [1, 2]
     assert not_yet_met([[1, 0, 1], [1, 1, 0]], 0.4) == []
+
+
+# -- what is taken if nothing is said, and ends of ranges
+
+
+def test_a_reward_is_not_bent_if_nothing_is_said():
+    half = Rubric((Criterion('half', check=lambda question: 0.5),))
+    assert rubric_reward([''], [BOTH], item=[TWO], rubric=lambda item: half) == [0.5]
+    assert rubric_score(rubric_of(1), [0.5], stretch=0.01) == pytest.approx(0.5**0.01)
+
+
+@pytest.mark.parametrize(
+    'sentences, goods, allowed',
+    [(1, 0, True), (1, 1, True), (1, 2, False), (4, 2, True), (4, 3, False), (6, 3, True)],
+)
+def test_good_may_be_said_once_or_in_every_second_sentence(sentences, goods, allowed):
+    text = ' '.join(['good .'] * goods + ['x runs .'] * (sentences - goods))
+    if goods > sentences:
+        text = 'good good .'
+    assert module._no_praise(Question('', text, '')) == allowed
+
+
+def test_numbers_of_words_that_are_searched():
+    ranges = [wish[1:3] for wish in candidate_wishes() if wish.kind == 'words']
+    assert ranges == [(low, low + 3) for low in range(3, 20)]
+
+
+def test_five_criteria_are_kept_and_none_that_tells_nothing_apart():
+    assert len(contrast(PAIRS, candidate_wishes()).criteria) == 5
+    assert contrast(PAIRS, [Wish('avoid', 'house')]).criteria == ()
+
+
+def test_what_one_preferred_text_meets_is_no_rule():
+    pairs = [PAIRS[0], Pair('x runs .', 'y runs .')]
+    (found,) = contrast(pairs, [Wish('mention', 'cat')]).criteria
+    assert (found.kind, found.points) == ('principle', 0.5)
