@@ -372,7 +372,8 @@ def sibling_grpo(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollou
     siblings = sibling_advantages(rewards, group, rollouts=rollouts, eps=eps)
     mask = rollouts.mask
     acts = mask & (siblings != 0)
-    share = len(rewards) * mask.sum(1, keepdim=True) / acts.sum().clamp(min=1)
+    scored = len(rewards) - rewards.isnan().sum()
+    share = scored * mask.sum(1, keepdim=True) / acts.sum().clamp(min=1)
     of_row = grpo(rewards, group, eps=eps)[:, None]
     return (of_row + weight * share * siblings).masked_fill(~mask, 0)
 

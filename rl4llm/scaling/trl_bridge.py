@@ -258,16 +258,17 @@ def _policies_of(trainer):
     "The policy in training, without dropout, and a function that gives the reference."
     model = trainer.accelerator.unwrap_model(trainer.model)
     tokenizer = trainer.processing_class
+    how = dict(style=getattr(model.config, 'rl4llm_style', 'text'), fast=False)
     was_training = model.training
 
     def reference(policy):
         if trainer.ref_model is None:
             raise ValueError("TRL has loaded no reference model: a recipe on an adapter can have "
                              "the reference's log-probabilities, and no other statistic of it.")
-        return Policy(trainer.accelerator.unwrap_model(trainer.ref_model), tokenizer, fast=False)
+        return Policy(trainer.accelerator.unwrap_model(trainer.ref_model), tokenizer, **how)
 
     try:
-        yield Policy(model, tokenizer, fast=False), reference
+        yield Policy(model, tokenizer, **how), reference
     finally:
         model.train(was_training)
 
