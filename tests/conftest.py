@@ -65,6 +65,11 @@ def easy():
     return task('countdown', level='easy')
 
 
+def weights(policy):
+    "All weights of a policy in one row."
+    return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
+
+
 def noisy(prompts, completions, **columns):
     "A reward that an untrained model gets every other time, so that updates are not empty."
     return [float(zlib.crc32(c.encode()) % 2) for c in completions]

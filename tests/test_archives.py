@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 
+from conftest import weights
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import recipe, stages, use
 from rl4llm.core.rollouts import ORIGINS
@@ -57,10 +58,6 @@ def policy():
 @pytest.fixture(scope='module')
 def items():
     return task('countdown', level='easy').sample(4, seed=2, split='test')
-
-
-def weights(policy):
-    return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
 
 
 # states

@@ -3,6 +3,7 @@
 import dataclasses
 import pytest
 import torch
+from conftest import weights
 from rl4llm import Policy, recipe, task, train
 from rl4llm.advantages.group_relative import grpo
 from rl4llm.core.rollouts import make_rollouts
@@ -176,9 +177,6 @@ def test_a_fork_takes_over_what_its_parent_was_compared_with():
 def test_it_trains_and_goes_on_where_it_was_stopped(agent, tmp_path):
     maker = task('calculator', level='hard')
     made = recipe('arpo', prompts=2, group=4, lr=1e-4)
-
-    def weights(policy):
-        return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
 
     whole = train(agent.clone(), maker, made, steps=2, seed=0)
     train(agent.clone(), maker, made, steps=1, seed=0, path=tmp_path / 'run')

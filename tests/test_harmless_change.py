@@ -2,6 +2,7 @@
 
 import dataclasses, math
 import pytest, torch
+from conftest import weights
 from rl4llm.advantages import harmless_change as module
 from rl4llm.advantages.group_relative import grpo
 from rl4llm.advantages.harmless_change import (
@@ -37,10 +38,6 @@ def policy():
 def rows(policy):
     drawn = changed_sample()(policy, EASY.sample(4, seed=2), 8, seed=3)
     return scored(policy, drawn, use('correct'))
-
-
-def weights(policy):
-    return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
 
 
 def test_another_order_is_the_same_problem():

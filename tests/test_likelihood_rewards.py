@@ -2,6 +2,7 @@
 
 import math
 import pytest, torch
+from conftest import weights
 from rl4llm.advantages.group_relative import dr_grpo, grpo
 from rl4llm.advantages.likelihood_rewards import (
     BLAME,
@@ -46,10 +47,6 @@ def policy():
 @pytest.fixture(scope='module')
 def rows(policy):
     return scored(policy, policy.sample(EASY.sample(4, seed=2), 6, seed=3), use('correct'))
-
-
-def weights(policy):
-    return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
 
 
 def other_policy(policy):

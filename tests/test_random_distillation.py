@@ -2,6 +2,7 @@
 
 import math
 import pytest, torch
+from conftest import weights
 from rl4llm.advantages.group_relative import grpo
 from rl4llm.advantages.random_distillation import (
     Familiarity,
@@ -34,10 +35,6 @@ def policy():
 def rows(policy):
     drawn = policy.sample(EASY.sample(3, seed=2), 6, seed=3)
     return scored(policy, drawn, use('correct'))
-
-
-def weights(policy):
-    return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
 
 
 def test_bonus_by_hand():

@@ -375,8 +375,7 @@ _REASONS = {
         ['flr_dealt', 'prompt_echo_dealt'],
     'its reader is the base, which was never shown a problem behind its answer, and the verdict is '
     'never asked for': ['prompt_echo'],
-    'its reader is the base, which calls many wrong answers right, and the verdict is never asked '
-    'for': ['flr'],
+    'its reader is the base, and the verdict is never asked for': ['flr'],
     'rows of a tree share their beginnings, and what all of them share learns nothing':
         ['vstar_group'],
     'a control arm: its trees follow values without a meaning': ['vstar_random_value'],
@@ -445,7 +444,7 @@ IDLE['simplevla.objective'] = Idle(
     'at its temperature hardly a token that is to rise gets beyond 1.2, where clips differ',
     acts=dict(lr=1e-3), beside=dict(lr=1e-3))
 IDLE['theta_evolve_random'] = Idle(
-    'an easy problem has few programs, and the beginnings of all that are stored are alike',
+    'an easy answer has two steps, and of a parent so short nothing is kept',
     acts=_HARD, beside=_HARD)
 IDLE['dapo.advantage'] = Idle(
     'responses of the embedded model are shorter than the length from which they pay',
