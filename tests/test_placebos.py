@@ -110,7 +110,13 @@ def of_few(rewards, group, *, rollouts):
 @pytest.mark.parametrize('seed', range(4))
 @pytest.mark.parametrize(
     'factor, within',
-    [(of_rows, 'rows'), (of_groups, 'groups'), (of_tokens, 'tokens'), (of_few, 'tokens')],
+    [
+        (of_rows, 'rows'),
+        (of_rows, 'peers'),
+        (of_groups, 'groups'),
+        (of_tokens, 'tokens'),
+        (of_few, 'tokens'),
+    ],
 )
 def test_the_numbers_stay_and_the_order_of_rows_does_not_matter(factor, within, seed):
     r, made = some_rollouts(), placebo(factor, among=within, seed=seed)
@@ -125,7 +131,21 @@ def test_the_numbers_stay_and_the_order_of_rows_does_not_matter(factor, within, 
     assert torch.equal(made(turned.rewards, turned.group, rollouts=turned), after[back])
 
 
-@pytest.mark.parametrize('within', ['tokens', 'rows', 'groups'])
+def test_peers_keep_what_their_group_has():
+    r = some_rollouts()
+    plain = of_rows(r.rewards, r.group, rollouts=r)
+    drawn = [
+        placebo(of_rows, among='peers', seed=seed)(r.rewards, r.group, rollouts=r)
+        for seed in range(8)
+    ]
+    for values in drawn:
+        for g in r.group.unique():
+            own = r.group == g
+            assert torch.equal(values[own].sort().values, plain[own].sort().values)
+    assert any(not torch.equal(values, plain) for values in drawn)
+
+
+@pytest.mark.parametrize('within', ['tokens', 'rows', 'peers', 'groups'])
 def test_noise_is_uniform_numbers_of_the_right_shape(within):
     r = some_rollouts()
     noise = placebo(ones, among=within, by='noise')(r.rewards, r.group, rollouts=r)
@@ -139,7 +159,7 @@ def test_noise_is_uniform_numbers_of_the_right_shape(within):
 
 def test_what_cannot_work_is_refused():
     r = some_rollouts()
-    with pytest.raises(ValueError, match='tokens, rows, groups'):
+    with pytest.raises(ValueError, match='tokens, rows, peers, groups'):
         placebo(ones, among='row')
     with pytest.raises(ValueError, match="'order' or 'noise'"):
         placebo(ones, among='rows', by='chance')

@@ -111,8 +111,6 @@ from .likelihood_rewards import PRAISE as PRAISE
 from .likelihood_rewards import asked_ids as asked_ids
 from .likelihood_rewards import continuation_logp as continuation_logp
 from .likelihood_rewards import cut_copies as cut_copies
-from .likelihood_rewards import dealt_echo as dealt_echo
-from .likelihood_rewards import dealt_follow_ups as dealt_follow_ups
 from .likelihood_rewards import echo_scores as echo_scores
 from .likelihood_rewards import follow_up_likelihood as follow_up_likelihood
 from .likelihood_rewards import follow_up_scores as follow_up_scores
@@ -134,7 +132,6 @@ from .negative_reinforcement import w_reinforce as w_reinforce
 from .negative_reinforcement import weighted_reinforce as weighted_reinforce
 from .next_segment import MARKS as MARKS
 from .next_segment import asr_problem as asr_problem
-from .next_segment import dealt_gain as dealt_gain
 from .next_segment import information_gain as information_gain
 from .next_segment import mark_ids as mark_ids
 from .next_segment import masked_probabilities as masked_probabilities

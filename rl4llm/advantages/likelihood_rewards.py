@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['PRAISE', 'BLAME', 'continuation_logp', 'asked_ids', 'shown_texts', 'reply_turn', 'follow_up_scores',
-           'pairwise_agreement', 'cut_copies', 'echo_scores', 'follow_up_likelihood', 'prompt_echo', 'dealt_follow_ups',
-           'dealt_echo']
+           'pairwise_agreement', 'cut_copies', 'echo_scores', 'follow_up_likelihood', 'prompt_echo']
 
 # %% ../../nbs/advantages/22_likelihood_rewards.ipynb #4fc52309
 import torch
@@ -15,9 +14,10 @@ from torch import Tensor
 # %% ../../nbs/advantages/22_likelihood_rewards.ipynb #1cddb114
 from .group_relative import dr_grpo, grpo
 from .next_segment import mark_ids
+from ..core.placebos import placebo
 from ..core.policy import as_policy, decode
 from ..core.registry import add_recipe, stage, use
-from ..core.rollouts import check_group, check_shape, make_rollouts, token_noise
+from ..core.rollouts import check_group, check_shape, make_rollouts
 from ..core.settings_file import check_whole
 from ..references.reference_policies import CopiedPolicy
 from ..tasks.protocol import final_answer
@@ -244,39 +244,17 @@ class prompt_echo(_ReadAdvantage):
                  policy) -> Float[Tensor, "n"]:
         return dr_grpo(self.read(rewards, group, rollouts, policy), group)
 
-# %% ../../nbs/advantages/22_likelihood_rewards.ipynb #8e882fe7
-def _dealt(scores, rewards, group, rollouts) -> Float[Tensor, "n"]:
-    "Scores dealt out anew among the scored rows of each group."
-    rows = (~(scores + rewards).isnan()).nonzero()[:, 0]
-    orders = []
-    for seed in (0, 1):
-        shuffled = rows[token_noise(rollouts, seed)[rows, -1].argsort()]
-        orders.append(shuffled[group[shuffled].argsort(stable=True)])
-    return scores.index_put((orders[0],), scores[orders[1]])
-
-
-def dealt_follow_ups(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts,
-                     **how) -> Float[Tensor, "n"]:
-    "The placebo of `follow_up_scores`: scores dealt out anew among the rows of each group."
-    scores = follow_up_scores(rewards, group, rollouts=rollouts, **how)
-    return _dealt(scores, rewards, group, rollouts)
-
-
-def dealt_echo(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts,
-               **how) -> Float[Tensor, "n"]:
-    "The placebo of `echo_scores`: the scores dealt out anew among the rows of each group."
-    scores = echo_scores(rewards, group, rollouts=rollouts, **how)
-    return _dealt(scores, rewards, group, rollouts)
-
 # %% ../../nbs/advantages/22_likelihood_rewards.ipynb #d29bae7b
 add_recipe('flr', 'grpo', paper=183, advantage=use(follow_up_likelihood, **_CHECKED),
            summary='a frozen reader finds praise more probable than blame behind good answers')
 add_recipe('flr_dealt', 'flr', paper=183,
-           advantage=use(follow_up_likelihood, signal=dealt_follow_ups, **_CHECKED),
+           advantage=use(follow_up_likelihood, signal=placebo(follow_up_scores, among='peers'),
+                         **_CHECKED),
            summary='placebo: the scores dealt out among the answers to a prompt')
 add_recipe('prompt_echo', 'grpo', paper=173,
            advantage=use(prompt_echo, shown='{text} <eos>'),
            summary='a frozen reader tells the request from the response')
 add_recipe('prompt_echo_dealt', 'prompt_echo', paper=173,
-           advantage=use(prompt_echo, signal=dealt_echo, shown='{text} <eos>'),
+           advantage=use(prompt_echo, signal=placebo(echo_scores, among='peers'),
+                         shown='{text} <eos>'),
            summary='placebo: the echoes dealt out among the responses to a prompt');

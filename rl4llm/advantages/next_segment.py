@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MARKS', 'segments_of', 'reference_segments', 'asr_problem', 'msr_problem', 'masked_probabilities', 'same_segment',
            'word_overlap', 'segment_reward', 'mark_ids', 'thought_mask', 'sample_thoughts', 'thoughts_of',
-           'segment_logp', 'segment_gain', 'information_gain', 'dealt_gain']
+           'segment_logp', 'segment_gain', 'information_gain']
 
 # %% ../../nbs/advantages/19_next_segment.ipynb #9fdaa4dd
 from dataclasses import replace
@@ -17,8 +17,9 @@ from torch import Tensor
 
 # %% ../../nbs/advantages/19_next_segment.ipynb #5dc6fdaf
 from .baselines import rloo
+from ..core.placebos import placebo
 from ..core.registry import add_recipe, stage, use
-from ..core.rollouts import check_group, make_rollouts, token_noise, zero_unscored
+from ..core.rollouts import check_group, make_rollouts, zero_unscored
 from ..core.sampling import sample
 from ..core.signals import in_parts
 from ..references.reference_policies import CopiedPolicy, blend
@@ -273,19 +274,6 @@ class information_gain:
     def state_dict(self) -> dict: return self.copy.state_dict()
     def load_state_dict(self, state: dict) -> None: self.copy.load_state_dict(state)
 
-# %% ../../nbs/advantages/19_next_segment.ipynb #46bcad49
-def dealt_gain(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts,
-               **how) -> Float[Tensor, "n"]:
-    "The placebo of `segment_gain`: the gains dealt out anew among the rows of each group."
-    gains = segment_gain(rewards, group, rollouts=rollouts, **how)
-    scored_rows = (~(gains + rewards).isnan()).nonzero()[:, 0]
-    orders = []
-    for seed in (0, 1):
-        noise = token_noise(rollouts, seed)[scored_rows, -1]
-        shuffled = scored_rows[noise.argsort()]
-        orders.append(shuffled[group[shuffled].argsort(stable=True)])
-    return gains.index_put((orders[0],), gains[orders[1]])
-
 # %% ../../nbs/advantages/19_next_segment.ipynb #8f8d477e
 _NO_THOUGHT = dict(blank='<think> </think>')
 
@@ -297,5 +285,6 @@ add_recipe('rlp', 'grpo', paper=165, sampler=sample_thoughts,
            advantage=use(information_gain, **_NO_THOUGHT),
            summary='a thought is paid by what it adds to the probability of what follows')
 add_recipe('rlp_dealt', 'rlp', paper=165,
-           advantage=use(information_gain, gain=dealt_gain, **_NO_THOUGHT),
+           advantage=use(information_gain, gain=placebo(segment_gain, among='peers'),
+                         **_NO_THOUGHT),
            summary='placebo: the gains dealt out among the thoughts of a prompt');

@@ -33,6 +33,15 @@ def _shuffle_rows(values, rewards, group, rollouts, seed: int) -> Float[Tensor, 
     receive, give = [noise.argsort()[:scored] for noise in _two_orders(rewards, rollouts, seed)]
     return values.index_put((receive,), values[give])
 
+
+def _shuffle_peers(values, rewards, group, rollouts, seed: int) -> Float[Tensor, "n"]:
+    "The values of the scored rows of each group dealt out anew among these."
+    check_shape(values, rewards.shape, 'what the factor gave')
+    scored = int((~rewards.isnan()).sum())
+    orders = [noise.argsort()[:scored] for noise in _two_orders(rewards, rollouts, seed)]
+    receive, give = [order[group[order].argsort(stable=True)] for order in orders]
+    return values.index_put((receive,), values[give])
+
 # %% ../../nbs/core/07_placebos.ipynb #2d9543b0
 def _shuffle_groups(values, rewards, group, rollouts, seed: int) -> Float[Tensor, "n"]:
     "The groups' values, one a group, dealt out anew among the groups."
@@ -74,11 +83,12 @@ def _shuffle_tokens(values, rewards, group, rollouts, seed: int) -> Float[Tensor
 def _noise(among: str, rewards, group, rollouts, seed: int) -> Tensor:
     "Uniform numbers in (0, 1): one for each token, row or group."
     if among == 'tokens': return token_noise(rollouts, seed)
-    if among == 'rows': return token_noise(rollouts, seed)[:, -1]
+    if among in ('rows', 'peers'): return token_noise(rollouts, seed)[:, -1]
     return group_sum(_row_noise(rewards, rollouts, seed), group) % 1
 
 # %% ../../nbs/core/07_placebos.ipynb #24678242
-_SHUFFLES = dict(tokens=_shuffle_tokens, rows=_shuffle_rows, groups=_shuffle_groups)
+_SHUFFLES = dict(tokens=_shuffle_tokens, rows=_shuffle_rows, peers=_shuffle_peers,
+                 groups=_shuffle_groups)
 
 # %% ../../nbs/core/07_placebos.ipynb #59f4c679
 @dataclass(frozen=True, repr=False)
@@ -86,7 +96,8 @@ class placebo:
     """`factor` with its values in random order, or noise in place of them.
 
     factor: called as factor(rewards, group, rollouts=..., ...), and gives (n,) or (n, t).
-    among: whose values change places: the 'tokens' of a row, the 'rows', or the 'groups'.
+    among: whose values change places: the 'tokens' of a row, the 'rows', the 'peers', which are
+    the rows of one group, or the 'groups'.
     by: 'order' shuffles the factor's values, 'noise' gives uniform numbers instead.
     seed: another number, another random order.
     Raises TypeError for a factor that is no function, ValueError for another word.
