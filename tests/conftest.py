@@ -25,6 +25,16 @@ def pytest_collection_modifyitems(config, items):
         items[:] = kept
 
 
+@pytest.fixture(scope='module', autouse=True)
+def forget(request):
+    "What the functions of a module keep is given up behind its last test: together it is gigabytes."
+    yield
+    for value in vars(request.module).values():
+        is_own = getattr(value, '__module__', None) == request.module.__name__
+        if is_own and hasattr(value, 'cache_clear'):
+            value.cache_clear()
+
+
 @pytest.fixture(scope='session')
 def tiny_folder(tmp_path_factory):
     "A 2-layer Llama over the project's vocabulary."

@@ -9,6 +9,7 @@ import argparse, ast, os, runpy, subprocess, sys, time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from importlib import import_module
 from multiprocessing import current_process, get_context
 from pathlib import Path
 from unittest import mock
@@ -19,6 +20,7 @@ PARTS = 5
 NAMED = ('recipe', 'use', 'add_recipe', 'task')  # calls that name what another module registers
 REGISTERS = ('add_recipe', 'add_task')
 AIM = 5  # seconds for a notebook, on average
+SLOW_IMPORTS = ('torch', 'transformers', 'pandas', 'matplotlib.pyplot', 'scipy.stats', 'sympy')
 
 
 # -- what changed
@@ -272,11 +274,11 @@ def execute(files, workers=2):
     Each has a process of its own: what one registers must not reach another. They are forked from
     one that has imported the slow packages.
     """
-    import torch  # noqa: F401
-    import transformers  # noqa: F401
     from fastcore.xtras import working_directory
     from nbdev.config import get_config
 
+    for name in SLOW_IMPORTS:
+        import_module(name)
     config = get_config(TOP)
     options = dict(skip_flags=config.tst_flags.split(), cell_timeout=config.cell_timeout)
     one = partial(execute_one, basepath=TOP, **options)

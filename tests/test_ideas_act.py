@@ -7,6 +7,8 @@ so is each of several changes that it makes beside the same recipe without that 
 and more distant relatives are compared as well: two children may leave their parent by one step.
 """
 
+import tempfile
+from collections import deque
 from functools import cache
 from itertools import combinations
 import pytest, torch
@@ -71,7 +73,11 @@ SAME = IDLE
 
 # What asks for words that the tiny model never says: a model that says them.
 BASES = dict.fromkeys(
-    ('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt', 'flr', 'flr_dealt'), 'tiny-think-v1'
+    (
+        'rlcr adactrl adactrl_gated rlp rlp_dealt flr flr_dealt rlsp rlsp_no_grade rlsp_dealt '
+        'rlsp_unverified'
+    ).split(),
+    'tiny-think-v1',
 )
 
 
@@ -80,32 +86,58 @@ def base(name='tiny'):
     return Policy.load(name, fast=True, bf16=False, graphs=False)
 
 
+@cache
+def base_weights(name):
+    return weights_of(base(name))
+
+
 def weights_of(policy):
     return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
 
 
+def on_disk(x):
+    "The tensor in a file without a name, so that hundreds of them do not fill the memory."
+    with tempfile.NamedTemporaryFile() as file:
+        mapped = torch.from_file(file.name, shared=True, size=x.numel(), dtype=x.dtype)
+    return mapped.copy_(x)
+
+
 class Weights:
-    "A run that goes on as far as it is asked for, and the weights after each step."
+    """A run that goes on as far as it is asked for, and the weights after each step.
+
+    Only the latest few hold a policy and an optimiser; one that has lost them begins again."""
 
     def __init__(self, made, level, model):
-        self.state = start(
-            base(model).clone(), task('countdown', level=level), made, steps=99, seed=5, path=None
-        )
-        self.after = [weights_of(base(model))]
+        self.how = (made, level, model)
+        self.state = None
+        self.after = [base_weights(model)]
         self.informative = []
 
     def at(self, step):
         while len(self.after) <= step:
-            train_step(self.state, 1e4)
-            self.state.step += 1
+            self.take_step()
+            if self.state.step < len(self.after):
+                continue  # it catches up
             rollouts = self.state.rollouts
             mixed = (group_std(rollouts.rewards, rollouts.group) > 0).any()
             imitates = 'archived_rows' in str(self.state.recipe.sampler)  # its rows are all right
             self.informative.append(bool(mixed or (imitates and (rollouts.rewards > 0).any())))
-            self.after.append(weights_of(self.state.policy))
+            self.after.append(on_disk(weights_of(self.state.policy)))
         return self.after[step]
 
+    def take_step(self):
+        if self.state is None:
+            made, level, model = self.how
+            problems = task('countdown', level=level)
+            self.state = start(base(model).clone(), problems, made, steps=99, seed=5, path=None)
+            GOING.append(self)
+            if len(GOING) > 20:
+                GOING.popleft().state = None
+        train_step(self.state, 1e4)
+        self.state.step += 1
 
+
+GOING = deque()
 RUNS = {}
 
 

@@ -283,6 +283,17 @@ BROKEN = {
         '`shaped`': text_reward(alpha=0.0),
     },
     'unreadable': {'as `correct`': short_items},
+    'longer': {'a number below 0': text_reward(lam=-1.0)},
+    'search_effort': {
+        'no usable answer': text_reward(judge=lambda questions: None),
+        'as `effort_judge`': text_reward(signs=()),
+    },
+    'dealt_effort': {'as `search_effort`': text_reward(signs=())},
+    'rlsp_reward': {
+        'a weight outside [0, 1]': text_reward(weight=2.0),
+        'another number below 0': text_reward(lam=-1.0),
+        'as the parts do': short_items,
+    },
     'flipped_reward': {
         'another `per`': text_reward(per='word'),
         '`rate`': text_reward(rate=2.0),

@@ -27,6 +27,8 @@ load_stages()
 CARRIED = [name for name in RECIPES if not not_carried(name)]
 FEW = ('grpo', 'dapo', 'gspo', 'grpo_kl', 'forking_tokens', 'cispo')
 FLOAT32 = 5e-5  # share of a gradient's length that rounding may be; it is 1e-6 to 3e-5
+# A reader's scores differ by a tenth of a nat in a group, which then divides their rounding.
+ROUGHER = dict.fromkeys(('flr', 'flr_dealt'), 3e-4)
 TOP = Path(__file__).resolve().parents[1]
 
 
@@ -151,7 +153,7 @@ def check_loss_and_gradient(name, tmp_path, **more):
     if not any(g.any() for g in gradient.values()):
         assert not any(g.any() for g in steps[0][1].values())
         return
-    assert gap(steps[0][1], gradient) < FLOAT32
+    assert gap(steps[0][1], gradient) < ROUGHER.get(name, FLOAT32)
 
 
 @pytest.mark.parametrize('name', FEW)

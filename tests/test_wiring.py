@@ -391,6 +391,7 @@ LOUDER = {  # knobs that make a small part of the loss large enough
     'rlfr': dict(warmup=1, coef=1.0),
     'sigma_filter': dict(limit=1.0),
     'token_reward_weights': dict(warmup=1),
+    'rlsp_reward': dict(lam=0.5),  # rows here have few tokens
 }
 
 GIVEN = {  # recipes that get old log-probabilities in every setting
@@ -427,7 +428,8 @@ def recipe_of(name, setting):
     for field in ('advantage', 'select', 'objective', 'reference'):
         changes[field] = louder(getattr(r, field))
     changes['regularisers'] = tuple(map(louder, r.regularisers))
-    changes['reward'] = use(graded, own=r.reward.name, knobs=r.reward.knobs)
+    knobs = {**dict(r.reward.knobs), **LOUDER.get(r.reward.name, {})}
+    changes['reward'] = use(graded, own=r.reward.name, knobs=tuple(knobs.items()))
     return r.but(**changes)
 
 
@@ -699,7 +701,10 @@ class Assembly:
         "Rollouts with a reward for each row; what cannot be scored is nan."
         items = [rollouts.items[int(p)] for p in rollouts.prompt]
         asked = [asked_of(item) for item in items]
-        values = self.recipe.reward(asked, list(rollouts.texts), item=items)
+        real = rollouts.seg >= 0
+        ids = [row[kept].tolist() for row, kept in zip(rollouts.tokens, real)]
+        columns = dict(item=items, completion_ids=ids)
+        values = self.recipe.reward(asked, list(rollouts.texts), **columns)
         rewards = torch.tensor([torch.nan if v is None else v for v in values])
         return dataclasses.replace(rollouts, rewards=rewards)
 

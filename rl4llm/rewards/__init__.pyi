@@ -10,6 +10,7 @@ from . import mathematics as mathematics
 from . import noise as noise
 from . import rubrics as rubrics
 from . import sandbox as sandbox
+from . import search_rewards as search_rewards
 from . import spurious as spurious
 from . import stress_suite as stress_suite
 from . import subgroup_labels as subgroup_labels
@@ -126,6 +127,16 @@ from .sandbox import Ended as Ended
 from .sandbox import Limits as Limits
 from .sandbox import find_isolation as find_isolation
 from .sandbox import run_program as run_program
+from .search_rewards import ANSWERS as ANSWERS
+from .search_rewards import EFFORT as EFFORT
+from .search_rewards import SIGNS as SIGNS
+from .search_rewards import dealt_effort as dealt_effort
+from .search_rewards import effort_judge as effort_judge
+from .search_rewards import longer as longer
+from .search_rewards import reasoning_of as reasoning_of
+from .search_rewards import rlsp_reward as rlsp_reward
+from .search_rewards import search_effort as search_effort
+from .search_rewards import signs_of_search as signs_of_search
 from .spurious import advantage_bound as advantage_bound
 from .spurious import check_rate as check_rate
 from .spurious import flipped_reward as flipped_reward

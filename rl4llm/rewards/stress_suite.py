@@ -848,7 +848,8 @@ def usual_tasks(reward) -> dict:
 # %% ../../nbs/rewards/10_stress_suite.ipynb #7fdbd868
 _IN_A_BOX = {'linear': 'each program runs in a box with limits of its own'}
 _FINED = {'partial': 'an answer that breaks off is fined more than a whole one that misses'}
-_EXCUSED = {'edit_reward': _FINED}
+_NO_BOUND = 'an answer at once is fined without a bound, and costs more than an error does'
+_EXCUSED = {'edit_reward': _FINED, 'rlsp_reward': dict.fromkeys(('monotone', 'hostile'), _NO_BOUND)}
 
 
 def needs_of(name: str) -> tuple[str, ...]:

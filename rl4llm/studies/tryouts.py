@@ -42,7 +42,8 @@ class Tryout:
 
 # %% ../../nbs/studies/03_tryouts.ipynb #dfaa1e76
 _THINKS = dict(model='tiny-think-v1')
-_THINKING = ('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt', 'flr', 'flr_dealt')
+_THINKING = ('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt', 'flr', 'flr_dealt', 'rlsp',
+             'rlsp_no_grade', 'rlsp_dealt', 'rlsp_unverified')
 _HARD = dict(level='hard')
 _EVOLVES = ('theta_evolve', 'theta_evolve_random', 'theta_evolve_alone')
 
