@@ -6610,6 +6610,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'rl4llm/rollouts/step_gains.py'),
                                             'rl4llm.rollouts.step_gains._check_word': ( 'rollouts/step_gains.html#_check_word',
                                                                                         'rl4llm/rollouts/step_gains.py'),
+                                            'rl4llm.rollouts.step_gains._last_value': ( 'rollouts/step_gains.html#_last_value',
+                                                                                        'rl4llm/rollouts/step_gains.py'),
                                             'rl4llm.rollouts.step_gains._longer': ( 'rollouts/step_gains.html#_longer',
                                                                                     'rl4llm/rollouts/step_gains.py'),
                                             'rl4llm.rollouts.step_gains._step_advantages': ( 'rollouts/step_gains.html#_step_advantages',

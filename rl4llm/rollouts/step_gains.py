@@ -181,14 +181,19 @@ def turning_points(values: Float[Tensor, "n k"], *, consistent: bool = False
     The first step is one if it goes with it. consistent: only where what follows does, too.
     """
     d = gains(values)
-    whole = d.nansum(1, keepdim=True)
-    sign = (d.sign() * whole.sign()).nan_to_num(0.0)
+    end = _last_value(values)
+    sign = d.sign() * (end - values[:, :1]).sign()
     found = sign > 0
     found[:, 1:] &= sign[:, :-1] < 0
     if consistent:
-        end = values[:, :1] + whole
         found &= d * (end - values[:, 1:]) > 0
     return found
+
+
+def _last_value(values: Float[Tensor, "n k"]) -> Float[Tensor, "n 1"]:
+    "The value behind each row's last step, which is its reward."
+    last = (~values.isnan()).sum(1, keepdim=True) - 1
+    return values.gather(1, last.clamp(min=0))
 
 # %% ../../nbs/rollouts/10_step_gains.ipynb #1460001a
 _MODES = ('local', 'outcome', 'bonus')
@@ -205,12 +210,13 @@ def turning_rewards(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rol
     """
     _check_word('mode', mode, _MODES)
     d = gains(values)
-    whole = d.nansum(1, keepdim=True)
-    ahead = values[:, :1] + whole - values[:, :-1]       # all that comes from this step on
+    end = _last_value(values)
+    ahead = end - values[:, :-1]                         # all that comes from this step on
     turns = turning_points(values, consistent=consistent)
     if mode == 'local': return torch.where(turns, ahead, d)
     if mode == 'bonus': return d + eta * turns * ahead
-    return (whole + eta * turns * d).masked_fill(d.isnan(), torch.nan)
+    whole = (end - values[:, :1]).expand(d.shape).masked_fill(d.isnan(), torch.nan)
+    return whole + eta * turns * d
 
 
 def value_gains(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts,
@@ -301,9 +307,6 @@ add_recipe('dense_grpo_draws', 'dense_grpo', paper=146, advantage=use(dense_grpo
            summary='a beginning is worth the mean of four draws')
 add_recipe('tp_grpo', 'dense_grpo_draws', paper=185, advantage=use(tp_grpo, samples=4),
            summary='a turning point is paid all that follows')
-add_recipe('tp_grpo_consistent', 'tp_grpo', paper=185,
-           summary='only turning points from which on it goes the same way',
-           advantage=use(tp_grpo, samples=4, consistent=True))
 add_recipe('tp_grpo_outcome', 'tp_grpo', paper=185,
            summary='each step is paid the outcome, a turning point its gain beside it',
            advantage=use(tp_grpo, samples=4, mode='outcome'));
