@@ -413,6 +413,12 @@ BROKEN = {
     'no_advantage': {'as `reinforce` does': lambda info: info.fn(rewards_of(), GROUP[:-1])},
     'posterior_weight': {'`beta` > 0': knobs(beta=0.0)},
     'prl': {'an unknown mode': knobs(mode='x'), 'an eta not above 0': knobs(eta=0.0)},
+    'dense_grpo': {'another word': knobs(across='x'), 'as these do': knobs(samples=-1)},
+    'tp_grpo': {
+        'another mode': knobs(mode='x'),
+        'an eta that is no number': knobs(eta='much'),
+        'as `dense_grpo`': knobs(across='x'),
+    },
     'rank_shaping': {'an unknown `spread`': made_with(spread='x')},
     'rdd': {'as `Familiarity` does': made_with(passes=0)},
     'reference_value': {'another `value`': made_with(value='x')},

@@ -384,7 +384,8 @@ NOT_IN_TOKENS = set(
     deep_search_rollouts.seed deep_search_rollouts.width replayed_search.depth
     replayed_search.size replayed_search.width evolved_edits.archive evolved_edits.every
     evolved_edits.islands evolved_edits.population edit_reward.lazy
-    value_guided_rollouts.beam value_guided_rollouts.epochs value_guided_rollouts.width""".split()
+    value_guided_rollouts.beam value_guided_rollouts.epochs value_guided_rollouts.width
+    dense_grpo.samples dense_grpo.seed tp_grpo.samples tp_grpo.seed""".split()
 )
 
 

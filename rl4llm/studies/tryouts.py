@@ -386,6 +386,7 @@ _REASONS = {
     'far they are right': ['rubric'],
     'a control arm: the scores are dealt out among the answers of a prompt': ['rubric_shuffled'],
     'phrases are counted, and the verdict never asked for': ['reasoning_pattern'],
+    'length and signs of search are paid, and the verdict never asked for': ['rlsp_unverified'],
     'tags and lengths are paid beside the verdict, so a part of each step goes to them; its paper '
     'begins with a supervised start': ['adactrl', 'adactrl_gated'],
     'its bonus is paid for strange answers, and on Countdown these are wrong more often':
