@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope='module', autouse=True)
 def forget(request):
-    "What the functions of a module keep is given up behind its last test: together it is gigabytes."
+    "What the functions of a module keep is given up behind its last test: it adds up."
     yield
     for value in vars(request.module).values():
         is_own = getattr(value, '__module__', None) == request.module.__name__

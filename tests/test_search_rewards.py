@@ -28,7 +28,8 @@ def rows(*texts):
 
 
 def response(answer, words=40, first=''):
-    return ' '.join([first, *['x'] * (words - bool(first)), '<answer>', answer, '</answer>']).strip()
+    before = [first, *['x'] * (words - bool(first))]
+    return ' '.join([*before, '<answer>', answer, '</answer>']).strip()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,9 @@ def test_tokens_before_the_answer_are_a_share_of_all():
         longer(['?'], [text], completion_ids=[])
 
 
-@pytest.mark.parametrize('bad', [dict(lam=-1.0), dict(lam=math.nan), dict(most=-1), dict(most=math.nan)])
+@pytest.mark.parametrize(
+    'bad', [dict(lam=-1.0), dict(lam=math.nan), dict(most=-1), dict(most=math.nan)]
+)
 def test_bad_numbers_of_the_fine(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         longer(['?'], ['x'], **bad)
@@ -122,7 +125,9 @@ def test_a_judge_who_says_nothing_is_an_error_or_what_was_declared():
     assert paid == pytest.approx([0.8 * (1 - 0.5) + 0.2 * 0.5])
 
 
-@pytest.mark.parametrize('bad', [dict(signs=()), dict(signs='wait'), dict(enough=0), dict(enough=-1)])
+@pytest.mark.parametrize(
+    'bad', [dict(signs=()), dict(signs='wait'), dict(enough=0), dict(enough=-1)]
+)
 def test_bad_signs(bad):
     with pytest.raises(ValueError, match='effort_judge has signs'):
         effort_judge(**bad)
@@ -188,7 +193,8 @@ def test_each_part_is_logged_by_its_name():
 
 
 def test_what_the_recipes_change():
-    paid = {name: recipe(name).reward for name in ('rlsp', 'rlsp_no_grade', 'rlsp_dealt', 'rlsp_unverified')}
+    names = ('rlsp', 'rlsp_no_grade', 'rlsp_dealt', 'rlsp_unverified')
+    paid = {name: recipe(name).reward for name in names}
     text = response(RIGHT, first='<wait> <backtrack> <wait> <backtrack>')
     one = rows(text, response(WRONG))
     from rl4llm.core.reward_calls import call_reward

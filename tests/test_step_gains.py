@@ -168,7 +168,6 @@ def test_rewards_of_the_three_modes_by_hand():
     def found(**how):
         return turning_rewards(V[:, -1], torch.zeros(5).long(), rollouts=None, values=V, **how)
 
-    nan = math.nan
     local = [[-0.25, 0.75, 0.25], [0.25, -0.75, -0.25], [1, 0, 0.5], [0.5, -0.75, 0.75]]
     assert found().nan_to_num(9).tolist() == [*local, [-0.25, 0.75, 9]]
     outcome = [[0.5, 1.0, 0.5], [-0.5, -1.0, -0.5], [1.5, 1, 1], [1.0, 0.5, 1.25], [0.5, 1.25, 9]]

@@ -63,9 +63,10 @@ def signs_of_search(text: str, signs=SIGNS) -> list[int]:
 
 # %% ../../nbs/rewards/16_search_rewards.ipynb #16a00014
 def effort_judge(signs=SIGNS, *, enough: int = 1):
-    """A judge of effort: the mean over the `signs` of how much of `enough` there is, at most 1.
+    """A judge of effort: the mean over the `signs` of how much of `enough` there is.
 
-    It looks at the text alone. Raises ValueError without signs, or unless `enough` is above 0.
+    It looks at the text alone; more than `enough` is not more.
+    Raises ValueError without signs, or unless `enough` is above 0.
     """
     if not signs or isinstance(signs, str) or not enough > 0:
         raise ValueError(f"effort_judge has signs {signs!r:.60} and enough {enough!r}: wanted a "
@@ -117,10 +118,11 @@ def rlsp_reward(prompts, completions, *, lam: float = 20.0, weight: float = 0.2,
     if weight > 1:
         raise ValueError(f"rlsp_reward: the weight of the grade is {weight:g}, wanted 0 to 1.")
     graded = use(effort, judge=judge, signs=signs, enough=enough)
-    parts = (correct, unreadable, use(longer, lam=lam, most=most), graded)
     rest = 1 - weight
-    weights = (rest * verdict, -rest * unanswered, rest, weight)
-    return weighted_sum(prompts, completions, parts=parts, weights=weights, **columns)
+    length = use(longer, lam=lam, most=most)
+    terms = {correct: rest * verdict, unreadable: -rest * unanswered, length: rest, graded: weight}
+    return weighted_sum(prompts, completions, parts=tuple(terms), weights=tuple(terms.values()),
+                        **columns)
 
 # %% ../../nbs/rewards/16_search_rewards.ipynb #16a00027
 @stage('reward', paper=105, parent='search_effort', about=('chance', 'form', 'group'),
