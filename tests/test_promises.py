@@ -285,7 +285,6 @@ BROKEN = {
     'unreadable': {'as `correct`': short_items},
     'longer': {'a number below 0': text_reward(lam=-1.0)},
     'search_effort': {
-        'no usable answer': text_reward(judge=lambda questions: None),
         'as `effort_judge`': text_reward(signs=()),
     },
     'dealt_effort': {'as `search_effort`': text_reward(signs=())},

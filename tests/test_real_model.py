@@ -385,7 +385,8 @@ NOT_IN_TOKENS = set(
     replayed_search.size replayed_search.width evolved_edits.archive evolved_edits.every
     evolved_edits.islands evolved_edits.population edit_reward.lazy
     value_guided_rollouts.beam value_guided_rollouts.epochs value_guided_rollouts.width
-    dense_grpo.samples dense_grpo.seed tp_grpo.samples tp_grpo.seed""".split()
+    dense_grpo.samples dense_grpo.seed tp_grpo.samples tp_grpo.seed dealt_effort.enough
+    dealt_effort.seed rlsp_reward.enough search_effort.enough""".split()
 )
 
 
@@ -457,8 +458,9 @@ def test_a_text_model_changes_sizes_only(name):
 def test_words_of_the_tiny_model_give_way_to_those_of_the_stage_and_ones_own_stay():
     "A text model was once paid for `<wait>` and for every plus."
     tiny = [name for name in ALL if dict(recipe(name).reward.info.for_tiny)]
-    assert tiny == ['adactrl', 'adactrl_gated', 'grpo_mended', 'reasoning_pattern']
-    for name in tiny[2:]:
+    searching = ['rlsp', 'rlsp_dealt', 'rlsp_no_grade', 'rlsp_unverified']
+    assert tiny == ['adactrl', 'adactrl_gated', 'grpo_mended', 'reasoning_pattern', *searching]
+    for name in tiny[2:4]:
         own, made = recipe(name).reward, for_text(name).reward
         assert dict(own.info.for_tiny).items() <= dict(own.knobs).items() and not made.knobs
         kept = recipe(name, reward=use(own, phrases=('hm',)))

@@ -15,9 +15,12 @@ TABLE = recipes()
 every_recipe = pytest.mark.parametrize('name', sorted(RECIPES))
 
 
+SAYS = {'rlsp_unverified': 'tiny-think-v1'}  # the usual base says nothing that is paid there
+
+
 @cache
-def base():
-    return Policy.load('tiny')
+def base(name='tiny'):
+    return Policy.load(name)
 
 
 class UntilItMoves:
@@ -29,7 +32,7 @@ class UntilItMoves:
 
 @every_recipe
 def test_one_step(name):
-    policy = base().clone()
+    policy = base(SAYS.get(name, 'tiny')).clone()
     before = [p.detach().clone() for p in policy.model.parameters()]
     run = train(
         policy,
@@ -86,7 +89,7 @@ def test_the_map_leaves_out_placebos_and_what_does_not_fit_and_says_so():
     for figure in drawn.values():
         assert (
             min(t.get_fontsize() for t in figure.axes[0].texts) >= 8
-            and figure.get_size_inches()[1] <= 11
+            and figure.get_size_inches()[1] <= 12
         )
     texts = {root: [t.get_text() for t in figure.axes[0].texts] for root, figure in drawn.items()}
     for shown in texts.values():

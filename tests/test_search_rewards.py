@@ -126,7 +126,7 @@ def test_a_judge_who_says_nothing_is_an_error_or_what_was_declared():
 
 
 @pytest.mark.parametrize(
-    'bad', [dict(signs=()), dict(signs='wait'), dict(enough=0), dict(enough=-1)]
+    'bad', [dict(signs=()), dict(signs='wait'), dict(signs=('',)), dict(signs=(3,)), dict(enough=0)]
 )
 def test_bad_signs(bad):
     with pytest.raises(ValueError, match='effort_judge has signs'):
@@ -178,6 +178,15 @@ def test_dealt_grades_are_the_same_grades_within_a_prompt():
         assert sorted(found[:6]) == sorted(own[:6]) and sorted(found[6:]) == sorted(own[6:])
     assert any(found != own for found in dealt) and len(set(map(tuple, dealt))) > 1
     assert dealt[0] == dealt_effort(prompts, texts, signs=('wait',))
+
+
+def test_without_a_weight_no_judge_is_asked():
+    def never(questions):
+        raise AssertionError('asked')
+
+    assert rlsp_reward(**rows(response(RIGHT)), weight=0, judge=never) == [pytest.approx(0.5)]
+    with pytest.raises(JudgeError):
+        rlsp_reward(**rows(response(RIGHT)), judge=never)
 
 
 def test_each_part_is_logged_by_its_name():

@@ -127,7 +127,6 @@ from .sandbox import Ended as Ended
 from .sandbox import Limits as Limits
 from .sandbox import find_isolation as find_isolation
 from .sandbox import run_program as run_program
-from .search_rewards import ANSWERS as ANSWERS
 from .search_rewards import EFFORT as EFFORT
 from .search_rewards import SIGNS as SIGNS
 from .search_rewards import dealt_effort as dealt_effort
