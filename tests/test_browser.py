@@ -8,7 +8,7 @@ TOP = Path(__file__).resolve().parents[1]
 NAMES = ('chromium', 'chromium-browser', 'google-chrome')
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 REQUIRED = os.environ.get('REQUIRE_BROWSER') == '1'
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group('browser'), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 if not BROWSER and not REQUIRED:
     pytestmark.append(
         pytest.mark.skip(

@@ -11,7 +11,6 @@ from rl4llm.tasks import lock as K, lookup as L, paths as G, programs as R, sequ
 from rl4llm.tasks import small_corpus as T, wishes as W
 
 COUNT = 10_000 * len(RULES)  # ten thousand a world
-pytestmark = pytest.mark.xdist_group('fuzz')  # one worker draws the texts
 
 
 @pytest.fixture(scope='module')

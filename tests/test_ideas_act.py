@@ -19,7 +19,6 @@ from rl4llm.studies.tryouts import IDLE
 from rl4llm.tasks import task
 from rl4llm.training.loop import start, train_step
 
-pytestmark = pytest.mark.xdist_group('ideas')  # one worker trains each recipe once
 STEPS = 2
 DIFFERENT = 1e-5  # of the way that the weights have come; rounding makes some 1e-6
 ROUNDED = 2e-5  # two ways to write one gradient; 1.2e-5 where the processor has AVX2 only

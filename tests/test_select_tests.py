@@ -1,5 +1,6 @@
 "Of tests with many cases `make test` runs those in turn and those about a change."
 
+import subprocess, sys
 from functools import cache
 import pytest
 from select_notebooks import PARTS, TOP, House
@@ -8,6 +9,33 @@ from select_tests import MANY, Case, case_of, changed_words, chosen
 RECIPES = [f'recipe_{n}' for n in range(20)]
 CASES = [Case('test_a.py', 'test_one'), Case('test_a.py', 'test_two')]
 CASES += [Case('test_b.py', 'test_each', frozenset([name])) for name in RECIPES]
+
+
+def test_files_that_share_what_takes_long_go_to_one_worker():
+    from conftest import TOGETHER, unit_of
+
+    assert unit_of('tests/test_fuzz.py::test_a[x::y]') == 'tests/test_fuzz.py'
+    assert unit_of('tests/test_loop.py::test_a[1]') == 'tests/test_loop.py::test_a[1]'
+    assert all((TOP / 'tests' / file).exists() for file in TOGETHER)
+
+
+def test_the_scheduler_keeps_them_together(tmp_path):
+    code = """
+import os, pytest
+
+@pytest.mark.parametrize('number', range(6))
+def test_it(number):
+    worker = os.environ['PYTEST_XDIST_WORKER']
+    open('log', 'a').write(f'{__file__[-7:]} {worker}\\n')
+"""
+    (tmp_path / 'test_fuzz.py').write_text(code)
+    (tmp_path / 'test_else.py').write_text(code)
+    (tmp_path / 'conftest.py').write_text((TOP / 'tests' / 'conftest.py').read_text())
+    command = [sys.executable, '-m', 'pytest', '-q', '-n', '2', '--dist', 'loadgroup']
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    lines = (tmp_path / 'log').read_text().split('\n')[:-1]
+    assert len(lines) == 12 and len({line for line in lines if 'fuzz.py' in line}) == 1
 
 
 @cache

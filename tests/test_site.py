@@ -241,7 +241,7 @@ def built(site):
     return links.read(site)
 
 
-slow = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.xdist_group('site')]
+slow = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 class TestBuilt:
@@ -302,7 +302,6 @@ def reader(request, site):
 
 @pytest.mark.browser
 @pytest.mark.timeout(1800)
-@pytest.mark.xdist_group('site')
 @pytest.mark.skipif(not BROWSER and not REQUIRED, reason='no Chromium here')
 class TestInABrowser:
     @pytest.mark.parametrize('width', [1280, 390])

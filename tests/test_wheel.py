@@ -4,7 +4,7 @@ import os, re, shutil, subprocess, sys, zipfile
 from pathlib import Path
 import pytest
 
-pytestmark = [pytest.mark.wheel, pytest.mark.xdist_group('wheel'), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.wheel, pytest.mark.timeout(1800)]
 TOP = Path(__file__).resolve().parents[1]
 
 
