@@ -13,8 +13,8 @@ def pytest_addoption(parser):
     parser.addoption('--turn', action='store_true', help=help)
 
 
-# Files whose tests share what takes long to make: one worker has them all. The marks that pytest-xdist
-# has for it do not reach its scheduler under pytest 9.2.
+# Files whose tests share what takes long to make: one worker has them all. The marks that xdist
+# has for this do not reach its scheduler under pytest 9.2.
 TOGETHER = ('test_browser.py', 'test_fuzz.py', 'test_ideas_act.py', 'test_site.py', 'test_wheel.py')
 
 
