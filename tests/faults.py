@@ -428,12 +428,21 @@ def plant(site):
         for part in ('__code__', '__defaults__', '__kwdefaults__'):
             setattr(live, part, getattr(new, part))
     elif isinstance(old, dict):
-        old.update(made)
+        refill(old, made)
     elif owner:
         setattr(holder, own, made)
         give_default(holder.__init__, own, made)
     else:
         replace_everywhere(own, old, made)
+
+
+def refill(old, new):
+    "Give a table its new entries in place; tables in it too, which others may hold by themselves."
+    for name, value in new.items():
+        if isinstance(value, dict) and isinstance(old.get(name), dict):
+            refill(old[name], value)
+        else:
+            old[name] = value
 
 
 def give_default(made_by, name, value):

@@ -367,3 +367,12 @@ def test_a_sample_of_the_faults_is_noticed():
     done = subprocess.run([*command, *seed], capture_output=True, text=True, cwd=mutants.TOP)
     print(done.stdout)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+def test_a_table_in_a_table_gets_its_fault_in_place():
+    "A task holds the inner tables of its levels by themselves."
+    levels = dict(easy=dict(nodes=8, loops=2), hard={})
+    easy, hard = levels['easy'], levels['hard']
+    faults.refill(levels, dict(easy=dict(nodes=9, loops=2), hard=dict(steps=3), new=1))
+    assert levels['easy'] is easy and easy == dict(nodes=9, loops=2)
+    assert levels['hard'] is hard and hard == dict(steps=3) and levels['new'] == 1
