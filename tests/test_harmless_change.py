@@ -306,6 +306,8 @@ def test_bad_input_is_answered_in_one_sentence(policy, rows):
         changed_sample(start=2)
     with pytest.raises(ValueError, match='horizon'):
         changed_sample(horizon=0)
+    with pytest.raises(ValueError, match='change is None, wanted a function'):
+        changed_sample(change=None)
     with pytest.raises(ValueError, match='the numbers of other prompts'):
         prompt_divergence(policy, rows, rows.prompt[:3])
     with pytest.raises(ValueError, match='the advantages'):

@@ -349,6 +349,7 @@ WRONG = [
     (dict(tau_ed=-1.0), 'tau_ed'),
     (dict(elsewhere='never'), "choose 'argmax' or 'draw'"),
     (dict(looks=()), 'looks'),
+    (dict(looks=5), 'looks is 5, wanted whole numbers in a list'),
 ]
 
 

@@ -54,7 +54,8 @@ class changed_sample:
     many steps. At least one row of each group answers the problem as it is put.
     change: the function `change(item, seed=...)` that gives the copy; where it gives the item
     itself, no row is changed.
-    Raises ValueError for a horizon below 1, a share outside [0, 1], or as `sample`.
+    Raises ValueError for a horizon below 1, a share outside [0, 1], a change that is no function,
+    or as `sample`.
     Source: VOGUE (2025); the shares are ours.
     """
     def __init__(self, *, start: float = 0.5, end: float = 0.0, horizon: int = 100,
@@ -64,6 +65,9 @@ class changed_sample:
         if max(start, end) > 1:
             raise ValueError(f"changed_sample has shares of {start:g} and {end:g}, wanted numbers "
                              "from 0 to 1.")
+        if not callable(change):
+            raise ValueError(f"changed_sample: change is {change!r:.60}, wanted a function "
+                             "change(item, seed=...) that gives a copy of the problem.")
         self.shares = (start, end)
         self.horizon = horizon
         self.change = change

@@ -399,8 +399,9 @@ def _check_tree(*, age, looks, longest, elsewhere: str, top, **thresholds) -> No
     who = 'lookahead_rollouts'
     check_whole(who, age=age, top=top, longest=1 if longest is None else longest)
     check_real(who, least=0, **thresholds)
-    if not looks:
-        raise ValueError(f"{who}: looks is {looks!r}, wanted at least one whole number.")
+    if not looks or not isinstance(looks, (tuple, list)):
+        raise ValueError(f"{who}: looks is {looks!r}, wanted whole numbers in a list, at least "
+                         "one.")
     for times in looks:
         check_whole(who, looks=times)
     if elsewhere not in ('argmax', 'draw'):

@@ -167,12 +167,14 @@ class Meter:
     """A policy that counts what its decoders do; else it is the policy it was made of.
 
     read: tokens of prompts, each distinct prompt once. fed: tokens computed one by one.
+    scored: tokens of whole rows, prompts too, that log-probabilities were asked for.
     passes: forward passes, one after the other.
     """
     def __init__(self, policy):
         self.policy = policy
         self.read = 0
         self.fed = 0
+        self.scored = 0
         self.passes = 0
 
     def __getattr__(self, name): return getattr(vars(self).get('policy'), name)
@@ -185,10 +187,17 @@ class Meter:
         self.passes += 1
         return _Metered(self, self.policy.decoder(prompt_ids, prompt_mask, prompt, room))
 
+    def logprobs(self, rollouts, **how):
+        prompts = rollouts.prompt_mask.sum(1)[rollouts.prompt]
+        self.scored += int(prompts.sum() + rollouts.mask.sum())
+        self.passes += 1
+        return self.policy.logprobs(rollouts, **how)
+
     @property
     def cost(self) -> dict:
         "The counts by name, and the tokens `computed` in all."
-        return dict(read=self.read, fed=self.fed, computed=self.read + self.fed,
+        computed = self.read + self.fed + self.scored
+        return dict(read=self.read, fed=self.fed, scored=self.scored, computed=computed,
                     passes=self.passes)
 
 
