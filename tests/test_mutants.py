@@ -277,7 +277,7 @@ def test_stored_survivors_have_a_reason_and_a_module():
 
 NOTICED = 0.95  # of the faults of a module that nobody has judged harmless
 LESS = {  # module: why fewer of its faults are noticed
-    'rewards.stress_suite': "its survivors have not been looked at yet",
+    'rewards.stress_suite': "its survivors have not been looked at yet"
 }
 
 
