@@ -429,6 +429,8 @@ def plant(site):
             setattr(live, part, getattr(new, part))
     elif isinstance(old, dict):
         refill(old, made)
+    elif hasattr(holder, '_field_defaults'):  # a named tuple: its fields are read through it
+        give_default(holder.__new__, own, made)
     elif owner:
         setattr(holder, own, made)
         give_default(holder.__init__, own, made)
@@ -446,7 +448,7 @@ def refill(old, new):
 
 
 def give_default(made_by, name, value):
-    "Give an argument of a written `__init__` (a data class has one) another default."
+    "Give an argument of a written `__init__` (as data classes have) or `__new__` another default."
     code, defaults = getattr(made_by, '__code__', None), getattr(made_by, '__defaults__', None)
     names = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
     if name in names:

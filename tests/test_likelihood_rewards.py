@@ -68,7 +68,7 @@ def test_mean_of_a_tail_by_hand(policy):
     size = flat.model.config.vocab_size
     found = continuation_logp(flat, [[1], [1, 5, 6]], [[7], [8, 9, 9]])
     assert found.tolist() == pytest.approx([-math.log(size)] * 2, abs=1e-4)
-    heads, tails = [[1, 9, 20, 30], [1, 9]], [[40, 41], [42]]
+    heads, tails = [[1, 9, 20, 30], [1, 9], [0, 9]], [[40, 41], [42], [42]]  # 0 is a token, too
     found = continuation_logp(policy, heads, tails)
     for head, tail, mean in zip(heads, tails, found.tolist()):
         with torch.no_grad():
@@ -155,6 +155,7 @@ def test_a_template_says_what_stands_before_a_reply():
         chat_template = 'x'
 
         def apply_chat_template(self, chat, tokenize):
+            assert not tokenize
             return ''.join(f"[{m['role']}]{m['content']}[/]" for m in chat)
 
     assert reply_turn(Chat()) == '[/][user]'
@@ -262,6 +263,7 @@ def test_bad_input_is_answered_in_one_sentence(policy, rows):
         continuation_logp(policy, [[]], [[2]])
     with pytest.raises(ValueError, match='wanted at least one of each'):
         follow_up_likelihood(praise=())
+    assert prompt_echo(run=1).how['run'] == 1
     with pytest.raises(ValueError, match='run is 0'):
         prompt_echo(run=0)
     with pytest.raises(ValueError, match='cut_copies'):

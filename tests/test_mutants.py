@@ -10,6 +10,7 @@ MODULE = '''
 import contextlib, functools
 import numpy as np
 from dataclasses import dataclass
+from typing import NamedTuple
 
 LIMIT = 2.0
 TABLE = {'two': lambda x: 2 * x}
@@ -37,6 +38,10 @@ class Pair:
     def half(self): return self.a / 2
     @staticmethod
     def least(x, y): return min(x, y)
+
+class Edge(NamedTuple):
+    a: float
+    b: float = 3.0
 
 class Longer(Pair):
     def total(self): return super().total() + 1
@@ -156,6 +161,8 @@ def test_faults_of_an_expression(text, wanted):
         ('Pair.half: return self.a / [2 -> 3]', lambda u: u.Pair(6).half, 3, 2),
         ('Pair.least: return [min -> max](x, y)', lambda u: u.Pair.least(1, 2), 1, 2),
         ('Pair.b: b: float = [3.0 -> 6.0]', lambda u: u.Pair(1).b, 3, 6),
+        ('Edge.b: b: float = [3.0 -> 6.0]', lambda u: u.Edge(1).b, 3, 6),
+        ('Edge.b: b: float = [3.0 -> 6.0]', lambda u: u.Edge(1, 2).b, 2, 2),
         ('LIMIT: LIMIT = [2.0 -> 4.0]', lambda u: u.LIMIT, 2, 4),
         ("TABLE: ...BLE = {'two': lambda x: [2 -> 3] * x}", lambda u: u.TABLE['two'](3), 6, 9),
     ],
@@ -269,13 +276,8 @@ def test_stored_survivors_have_a_reason_and_a_module():
 
 
 NOTICED = 0.95  # of the faults of a module that nobody has judged harmless
-ELSEWHERE = "much of it runs in processes that are started anew, where no fault is planted"
-BOX = "it is run from its file, and a box with a fault in it need not hold what it runs"
 LESS = {  # module: why fewer of its faults are noticed
-    'rewards.box': BOX,
-    'rewards.code_tests': ELSEWHERE,
-    'rewards.sandbox': ELSEWHERE,
-    'rewards.stress_suite': "its survivors have not been looked at yet",
+    'rewards.stress_suite': "its survivors have not been looked at yet"
 }
 
 

@@ -137,6 +137,9 @@ def test_the_baseline_moves_and_not_before_there_is_a_policy(small_policy):
     made.update(None)
     (kept,) = (x for name, x in made.state_dict().items() if name == 'model.norm.weight')
     assert kept.detach().allclose(before + 0.75)
+    with pytest.raises(ValueError, match='infinite'):
+        infinite = torch.tensor([torch.inf, 0.0])
+        made(infinite, torch.zeros(2).long(), rollouts=None, policy=small_policy)
 
 
 def test_one_thought_of_each_story_if_nothing_is_said(small_policy):

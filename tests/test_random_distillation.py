@@ -129,6 +129,17 @@ def test_familiar_states_are_worth_less(spread):
     assert known.batches == 8
 
 
+def test_states_are_measured_by_the_first_batch():
+    "Deviations 2, 1 and 0: the last is taken for a tenth of their mean."
+    known = Familiarity(passes=1)
+    first = torch.tensor([[0.0, 0.0, 5.0], [4.0, 2.0, 5.0]])
+    assert known.scaled(first).allclose(torch.tensor([[-1.0, -1.0, 0.0], [1.0, 1.0, 0.0]]))
+    assert known.scaled(torch.tensor([[4.0, 1.0, 5.3]])).allclose(torch.tensor([[1.0, 0.0, 3.0]]))
+    alike = Familiarity(passes=1)
+    alike.scaled(torch.full((2, 3), 5.0))
+    assert alike.scaled(torch.full((1, 3), 7.0)).tolist() == [[2.0] * 3]
+
+
 def test_memory_holds_the_newest_visits_with_their_draws():
     known = Familiarity(memory=5, passes=1)
     states = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))

@@ -73,6 +73,7 @@ def test_an_answer_at_once_is_fined_as_one_token_is():
 def test_tokens_before_the_answer_are_a_share_of_all():
     text = 'x x x <answer>'  # three words of four
     assert longer(['?'], [text], completion_ids=[[0] * 80]) == [pytest.approx(-20 / 60)]
+    assert longer(['?'], ['x'], completion_ids=[[0] * 10]) == [-2.0]
     with pytest.raises(ValueError, match='lists of completion_ids'):
         longer(['?'], [text], completion_ids=[])
 
@@ -106,6 +107,11 @@ def test_the_judge_is_asked_once_about_effort():
 
     assert search_effort(['p'] * 3, ['a', 'a', 'b'], judge=judge) == [0.25] * 3
     assert [tuple(q) for q in seen] == [('p', 'a', EFFORT), ('p', 'b', EFFORT)]
+
+
+def test_no_answer_goes_without_a_grade():
+    with pytest.raises(ValueError):
+        search_effort(['p'], ['a', 'b'])
 
 
 def test_a_chat_is_read():

@@ -160,6 +160,14 @@ def test_verdicts_by_hand(thought, answer, verdict):
     assert (said.correct, pytest.approx(said.score), said.first_error, said.answer) == verdict
 
 
+def test_of_a_long_thought_its_beginning_is_read():
+    "Its first 2000 characters; the first step has three."
+    item = story('b with 3 ; c with 9 ; b + 2 ; b ?')
+    for blanks, right in ((1000, 2), (1997, 1), (1998, 0)):
+        text = f"<think>{' ' * blanks}b 3 ; b 5</think> <answer> b with 4 </answer>"
+        assert S.right_steps(item, text) == right
+
+
 def test_a_question_may_be_answered_from_two_segments_more_than_asked_for():
     lengths = set()
     for seed in range(60):
