@@ -155,11 +155,16 @@ from .passk_advantages import BASELINES as BASELINES
 from .passk_advantages import grpo_passk as grpo_passk
 from .passk_advantages import none_right as none_right
 from .passk_advantages import pkpo as pkpo
+from .process_advantages import compare_steps as compare_steps
 from .process_advantages import every_ends as every_ends
 from .process_advantages import fill_from_next_end as fill_from_next_end
 from .process_advantages import prl as prl
 from .process_advantages import separator_ends as separator_ends
 from .process_advantages import separator_ids as separator_ids
+from .process_advantages import spent_ahead as spent_ahead
+from .process_advantages import step_numbers as step_numbers
+from .process_advantages import steps_as_tokens as steps_as_tokens
+from .process_advantages import to_tokens as to_tokens
 from .random_distillation import Familiarity as Familiarity
 from .random_distillation import TwoNetworks as TwoNetworks
 from .random_distillation import bonus_parts as bonus_parts

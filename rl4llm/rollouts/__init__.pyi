@@ -128,13 +128,9 @@ from .recomposition import recomposition_counts as recomposition_counts
 from .recomposition import row_lengths as row_lengths
 from .recomposition import stacked_batches as stacked_batches
 from .step_gains import beginning_values as beginning_values
-from .step_gains import compare_steps as compare_steps
 from .step_gains import dense_grpo as dense_grpo
 from .step_gains import gains as gains
-from .step_gains import step_numbers as step_numbers
 from .step_gains import step_values as step_values
-from .step_gains import steps_as_tokens as steps_as_tokens
-from .step_gains import to_tokens as to_tokens
 from .step_gains import tp_grpo as tp_grpo
 from .step_gains import turning_points as turning_points
 from .step_gains import turning_rewards as turning_rewards
