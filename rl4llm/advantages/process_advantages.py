@@ -139,9 +139,6 @@ def to_tokens(x: Float[Tensor, "n k"], number: Int[Tensor, "n t"]) -> Float[Tens
     return F.pad(x, (1, 0)).gather(1, number)
 
 # %% ../../nbs/advantages/07_process_advantages.ipynb #ba82c711
-_PRL_MODES = ('outcome', 'process')
-
-
 def spent_ahead(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts,
                 logp_old: Float[Tensor, "n t"], logp_ref: Float[Tensor, "n t"]
                 ) -> Float[Tensor, "n t"]:
@@ -150,6 +147,9 @@ def spent_ahead(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollout
     return token_returns((logp_old - logp_ref).to(rewards), scored)
 
 # %% ../../nbs/advantages/07_process_advantages.ipynb #8fde66f2
+_PRL_MODES = ('outcome', 'process')
+
+
 @stage('advantage', paper=148, parent='grpo', unbiased=False,
        needs=('rollouts', 'policy', 'logp_old', 'logp_ref'), in_tokens=('every',),
        changes='less what the rest of the response spends on leaving the reference, by step')

@@ -12,7 +12,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # %% ../../nbs/rollouts/10_step_gains.ipynb #14600004
-from ..advantages.group_relative import grpo
 from ..advantages.process_advantages import (compare_steps, step_numbers, steps_as_tokens,
                                                   to_tokens)
 from ..core.numerics import fold, keyed_uniform
