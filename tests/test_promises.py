@@ -418,6 +418,13 @@ BROKEN = {
         'an eta that is no number': knobs(eta='much'),
         'as `dense_grpo`': knobs(across='x'),
     },
+    'srpo': {'another word': knobs(among='x')},
+    'calm': {
+        'another word': knobs(to='x'),
+        'a weight that is no number': knobs(weight='much'),
+        'a rate outside [0, 1]': knobs(recall=2.0),
+    },
+    'oni': {'another word': made_with(labeller='x'), 'a number out of range': made_with(budget=-1)},
     'rank_shaping': {'an unknown `spread`': made_with(spread='x')},
     'rdd': {'as `Familiarity` does': made_with(passes=0)},
     'reference_value': {'another `value`': made_with(value='x')},
