@@ -39,6 +39,7 @@ LATER = {
         (3, "rows of a tree are much alike: a group with both rewards has to turn up"),
     ),
     'go_explore_random': (10, "few cells are open in an easy problem, and mostly all are chosen"),
+    'oni_dealt': (6, "a state that was labelled has to come back in a later problem"),
     'off_policy_mask': (6, "samples are as old as they get after four steps"),
     'grpo_adaptive_kl': (4, "the coefficient is steered for the first time after the first step"),
     **dict.fromkeys(
