@@ -391,7 +391,7 @@ _REASONS = {
     'begins with a supervised start': ['adactrl', 'adactrl_gated'],
     'its bonus is paid for strange answers, and on Countdown these are wrong more often':
         ['repexp'],
-    'most states are paid, by a linear model that ranks those it has not met like a coin':
+    'pay comes from a linear model that ranks states it has not met nearly as a coin does':
         ['oni_ranked'],
     'a tree takes the likeliest token wherever it does not branch, so its rows differ less than '
     'draws do': ['latr'],
