@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import archives as archives
 from . import branch_advantages as branch_advantages
+from . import costs as costs
 from . import critical_tokens as critical_tokens
 from . import deep_search as deep_search
 from . import forked_episodes as forked_episodes
