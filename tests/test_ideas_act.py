@@ -75,7 +75,7 @@ SAME = IDLE
 BASES = dict.fromkeys(
     (
         'rlcr adactrl adactrl_gated rlp rlp_dealt flr flr_dealt rlsp rlsp_no_grade rlsp_dealt '
-        'rlsp_unverified'
+        'rlsp_unverified chipseek chipseek_flat chipseek_dealt'
     ).split(),
     'tiny-think-v1',
 )

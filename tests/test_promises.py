@@ -293,6 +293,24 @@ BROKEN = {
         'another number below 0': text_reward(lam=-1.0),
         'as the parts do': short_items,
     },
+    'readable': {'as `correct`': short_items},
+    'ladder': {
+        'another number of weights': text_reward(weights=(1.0,)),
+        'passes': text_reward(passes=(1.0,)),
+        'as the levels do': short_items,
+    },
+    'saving': {'as `correct`': short_items},
+    'chipseek_reward': {'as `ladder`': text_reward(weights=(1.0,))},
+    'several_kinds': {'a `least` below 1': text_reward(least=0)},
+    'tool_star_reward': {
+        'a bonus that is no number from 0 on': text_reward(bonus=-1.0),
+        'as the parts do': short_items,
+    },
+    'matched_actions': {
+        'a number below 0': text_reward(difficulty=-1.0),
+        'as `correct`': short_items,
+    },
+    'shop_reward': {'as `matched_actions`': text_reward(near=-1.0)},
     'flipped_reward': {
         'another `per`': text_reward(per='word'),
         '`rate`': text_reward(rate=2.0),

@@ -43,7 +43,8 @@ class Tryout:
 # %% ../../nbs/studies/03_tryouts.ipynb #dfaa1e76
 _THINKS = dict(model='tiny-think-v1')
 _THINKING = ('rlcr', 'adactrl', 'adactrl_gated', 'rlp', 'rlp_dealt', 'flr', 'flr_dealt', 'rlsp',
-             'rlsp_no_grade', 'rlsp_dealt', 'rlsp_unverified')
+             'rlsp_no_grade', 'rlsp_dealt', 'rlsp_unverified', 'chipseek', 'chipseek_flat',
+             'chipseek_dealt')
 _HARD = dict(level='hard')
 _EVOLVES = ('theta_evolve', 'theta_evolve_random', 'theta_evolve_alone')
 
@@ -368,7 +369,10 @@ _REASONS = {
     'places before a noisy judge are rewarded, who sees partial credit and not the verdict':
         ['arena_rl'],
     'a control arm: the places are dealt out among the answers of a prompt': ['arena_rl_shuffled'],
-    'a control arm: the rewards are dealt out among the responses to a prompt': ['rlpt_dealt'],
+    'a control arm: the rewards are dealt out among the responses to a prompt':
+        ['rlpt_dealt', 'chipseek_dealt', 'shop_r1_dealt'],
+    'kinds of operation of one solution are paid, and the verdict never asked for':
+        ['shop_r1_kinds'],
     'a thought is paid by what it says of one solution that is shown, and the verdict never asked '
     'for': ['rlp'],
     'a control arm: the gains are dealt out among the thoughts of a prompt': ['rlp_dealt'],
