@@ -41,6 +41,12 @@ from .branch_advantages import leaf_reward as leaf_reward
 from .branch_advantages import node_numbers as node_numbers
 from .branch_advantages import node_values as node_values
 from .branch_advantages import prune_leaves as prune_leaves
+from .costs import Drawn as Drawn
+from .costs import PlainDraws as PlainDraws
+from .costs import cost_row as cost_row
+from .costs import cost_table as cost_table
+from .costs import drawn_cost as drawn_cost
+from .costs import plain_draws as plain_draws
 from .critical_tokens import critical_forks as critical_forks
 from .critical_tokens import critical_places as critical_places
 from .critical_tokens import may_be_cut as may_be_cut
