@@ -78,8 +78,8 @@ def _has(wish: Wish, words):
 
 def _first_places(wish: Wish, words) -> tuple:
     "Of the two words those that are there, in the order of their first places."
-    pair = (wish.first, wish.second)
-    return tuple(dict.fromkeys(word for word in words if word in pair))
+    found = [word for word in words if word in (wish.first, wish.second)]
+    return tuple(dict.fromkeys(found)) if found else ()
 
 
 def _verb(wish: Wish, words) -> str:
@@ -282,17 +282,21 @@ class Solutions(NamedTuple):
 
     def draw(self, rng: random.Random) -> str:
         "One of them, each with the same probability. Raises ValueError if there is none."
+        return sentences_text(all_sentences()[number] for number in self.numbers(rng))
+
+    def numbers(self, rng: random.Random) -> list[int]:
+        "One of them by the numbers of its sentences, as `draw`."
         if not self.count:
             raise ValueError("no text fulfils all of these wishes at once.")
-        sentences = []
+        drawn = []
         at = 0
         sizes = np.array([len(group) for group in self.groups])
         for layer, after in zip(self.layers, self.layers[1:]):
             weights = _ways_on(layer.behind[at], after.ways) * sizes
             group = rng.choices(range(len(sizes)), weights.tolist())[0]
-            sentences.append(all_sentences()[rng.choice(self.groups[group])])
+            drawn.append(rng.choice(self.groups[group]))
             at = layer.behind[at, group]
-        return sentences_text(sentences)
+        return drawn
 
 
 def _ways_on(behind: np.ndarray, ways: np.ndarray) -> np.ndarray:
@@ -305,7 +309,7 @@ def _onwards(states: np.ndarray, tables, marks: np.ndarray):
     code = np.zeros((len(states), len(marks)), np.int64)
     lost = np.zeros(code.shape, bool)
     for column, table in enumerate(tables):
-        after = table.behind[states[:, column]][:, marks[:, column]]
+        after = table.behind[:, marks[:, column]][states[:, column]]
         lost |= after < 0
         code = code * len(table.good) + after
     reached, behind = np.unique(code[~lost], return_inverse=True)
@@ -356,81 +360,208 @@ def wish_solutions(item: Item) -> Solutions:
     """
     count = item.data[0]
     wishes = wishes_of(item)
-    if len(all_sentences()) ** count > _MOST_TEXTS:
-        raise ValueError(f"the texts of {count} sentences are too many to be counted, wanted at "
-                         "most 5 sentences.")
-    tables = [_table(wish, count) for wish in wishes]
-    marks = math.prod(table.behind.shape[1] for table in tables)
-    if max(marks, math.prod(len(table.good) for table in tables)) > _MOST_TEXTS:
-        raise ValueError(f"{len(wishes)} such wishes are too many to be counted at once.")
+    too_many = _too_many(count, wishes)
+    if too_many: raise ValueError(too_many)
     return _solutions((count, tuple(wishes)))
 
-# %% ../../nbs/tasks/14_wishes.ipynb #afa0f582
-def _reach(pairs: set) -> set:
-    "All pairs (a, b) such that a comes before b, directly or by way of others."
-    found = set(pairs)
-    while True:
-        more = {(a, d) for a, b in found for c, d in found if b == c} - found
-        if not more: return found
-        found |= more
+
+def _too_many(count: int, wishes: list[Wish]) -> str:
+    "Why texts of so many sentences cannot be counted, nothing if they can."
+    if len(all_sentences()) ** count > _MOST_TEXTS:
+        return (f"the texts of {count} sentences are too many to be counted, wanted at most 5 "
+                "sentences.")
+    tables = [_table(wish, count) for wish in wishes]
+    marks = math.prod(table.behind.shape[1] for table in tables)
+    fits = max(marks, math.prod(len(table.good) for table in tables)) <= _MOST_TEXTS
+    return '' if fits else f"{len(wishes)} such wishes are too many to be counted at once."
+
+# %% ../../nbs/tasks/14_wishes.ipynb #f6154c6c
+_DRAWS = 6
 
 
-def _order_kept(pairs: set) -> list[Wish]:
-    "The least wishes of order from which all others follow; of a circle, all that follow."
-    reach = _reach(pairs)
-    if any(a == b for a, b in reach): return [Wish('before', *pair) for pair in reach]
-    by_way = {(a, d) for a, b in reach for c, d in reach if b == c}
-    return [Wish('before', *pair) for pair in reach - by_way]
+def _texts_near(solutions: Solutions) -> np.ndarray:
+    "Some solutions, with each of their sentences exchanged: a row of numbers a text."
+    rng = random.Random(0)
+    dice = np.random.default_rng(0)
+    members = np.concatenate(solutions.groups)
+    sizes = np.array([len(group) for group in solutions.groups])
+    starts = np.cumsum(sizes) - sizes
+    texts = []
+    for _ in range(_DRAWS):
+        text = solutions.numbers(rng)
+        for place in range(len(text)):
+            changed = np.repeat([text], len(sizes), 0)
+            changed[:, place] = members[starts + dice.integers(sizes)]
+            texts.append(changed)
+    return np.concatenate(texts)
+
+
+def _fulfilled(wishes, texts: np.ndarray) -> np.ndarray:
+    "Whether each wish (a row) is fulfilled by each text (a column), given by their numbers."
+    found = np.ones((len(wishes), len(texts)), bool)
+    for row, wish in zip(found, wishes):
+        table = _table(wish, texts.shape[1])
+        behind = np.vstack([table.behind, np.full(table.behind.shape[1], -1)])
+        state = np.zeros(len(texts), int)
+        for numbers in texts.T:
+            state = behind[state, table.marks[numbers]]
+        row[:] = (state >= 0) & table.good[state]
+    return found
+
+# %% ../../nbs/tasks/14_wishes.ipynb #bf201284
+_FAR = 1000                                              # more than any text has words
+
+
+def _least(solutions: Solutions, cost: np.ndarray) -> int:
+    "The least sum over the sentences of a solution, `cost` being what each sentence adds."
+    cheapest = np.array([cost[group].min() for group in solutions.groups])
+    best = np.where(solutions.layers[-1].ways > 0, 0, _FAR)
+    for layer in reversed(solutions.layers[:-1]):
+        best = (np.append(best, _FAR)[layer.behind] + cheapest).min(1)
+    return int(best[0])
 
 
 @cache
-def _lengths_of_sentences() -> tuple[int, int]:
-    "Of the shortest and of the longest sentence."
-    sizes = [len(words) for words in all_sentences()]
-    return min(sizes), max(sizes)
+def _words_in_sentences() -> np.ndarray:
+    "The place of the first of each word (a column) in each sentence, `_FAR` if it has none."
+    return np.array([[words.index(word) if word in words else _FAR for word in _WORDS]
+                     for words in all_sentences()], np.int16)
 
 
-def _lengths(wishes, count: int) -> list[Wish]:
-    "The limits of length as one, none if every text of so many sentences keeps it."
-    least, most = (count * length for length in _lengths_of_sentences())
-    low = max([wish.first for wish in wishes if wish.kind == 'words'] + [least])
-    high = min([wish.second for wish in wishes if wish.kind == 'words'] + [most])
-    return [] if (low, high) == (least, most) else [Wish('words', low, high)]
+@cache
+def _lengths_of_sentences() -> np.ndarray:
+    return np.array([len(words) for words in all_sentences()])
+
+
+def _widest(count: int) -> tuple[int, int]:
+    "Of texts of so many sentences the length of the shortest and of the longest."
+    lengths = _lengths_of_sentences()
+    return count * int(lengths.min()), count * int(lengths.max())
+
+
+def _limits(solutions: Solutions, count: int) -> list[Wish]:
+    "The narrowest limit of length that all solutions keep, if it is one."
+    lengths = _lengths_of_sentences()
+    limit = (_least(solutions, lengths), -_least(solutions, -lengths))
+    return [] if limit == _widest(count) else [Wish('words', *limit)]
+
+
+def _always_there(solutions: Solutions, texts: np.ndarray) -> list[Wish]:
+    "The words that all solutions have, and orders in which they stand in some, `texts`."
+    places = _words_in_sentences()[texts] + 10 * np.arange(texts.shape[1], dtype=np.int16)[:, None]
+    first = places.min(1)
+    there = [i for i in np.flatnonzero((first < _FAR).all(0))
+             if _least(solutions, _words_in_sentences()[:, i] < _FAR)]
+    orders = [(i, j) for i in there for j in there if (first[:, i] < first[:, j]).all()]
+    return ([Wish('mention', _WORDS[i]) for i in there]
+            + [Wish('before', _WORDS[i], _WORDS[j]) for i, j in orders])
+
+# %% ../../nbs/tasks/14_wishes.ipynb #bb249fb0
+_IN_ANY = (Wish('mood', 'happy'), Wish('mood', 'sad'), Wish('rhyme'), Wish('turn'))
+_DROPPED = ('avoid', 'before', 'mention', 'mood', 'turn', 'rhyme', 'words')
+
+
+def _number_of_texts(count: int, wishes) -> int:
+    "How many texts of so many sentences fulfil wishes; of no wishes, all of them."
+    if not wishes: return len(all_sentences()) ** count
+    in_order = sorted(wishes, key=_name)
+    return wish_solutions(Item('wishes', (count, tuple(in_order)))).count
+
+
+class _Follows(NamedTuple):
+    "What follows from wishes, themselves included, and what may follow: a count would tell."
+    surely: set
+    perhaps: set
+
+
+def _what_follows(wishes: list[Wish], solutions: Solutions, texts: np.ndarray) -> _Follows:
+    "What follows from wishes, and what no solution among the texts speaks against."
+    good = texts[_fulfilled(wishes, texts).all(0)]
+    surely = {wish for wish in wishes if wish.kind != 'words'}
+    surely |= {*_limits(solutions, texts.shape[1])}
+    likely = _always_there(solutions, good)
+    surely |= {wish for wish in likely if wish.kind == 'mention'}
+    likely += [wish for wish, held in zip(_IN_ANY, _fulfilled(_IN_ANY, good)) if held.all()]
+    return _Follows(surely, {*likely} - surely)
+
+
+def _missed_alone(wishes: list[Wish], texts: np.ndarray) -> set:
+    "Those that some text misses while it fulfils all others, so that they follow from none."
+    said = _fulfilled(wishes, texts)
+    alone = said.sum(0) == len(wishes) - 1
+    return {wish for wish, row in zip(wishes, said) if (alone & ~row).any()}
+
+
+def _without_what_follows(wishes: set, told: set, total: int, texts) -> set:
+    """Of wishes those that are left when each that follows from the rest has been dropped.
+
+    told: some of them from which all others follow. total: how many texts fulfil all.
+    """
+    count = texts.shape[1]
+    in_order = sorted(wishes, key=lambda wish: (_DROPPED.index(wish.kind), *map(str, wish)))
+    needed = _missed_alone(in_order, texts)
+    left = set(wishes)
+    for wish in in_order:
+        if wish in needed: continue
+        left.discard(wish)
+        if wish not in told: continue
+        told = told - {wish}
+        if _number_of_texts(count, told) == total: continue
+        told = set(left)
+        if _number_of_texts(count, told) == total: continue
+        left.add(wish)
+        told = set(left)
+    return left
 
 
 def plain_wishes(item: Item) -> list[Wish]:
-    "The wishes without those that follow from others by the rules above, sorted."
+    """The wishes without those that follow from others, sorted; however the problem is told.
+
+    A limit of length is as narrow as the texts. Raises ValueError if there is no text, or if they
+    cannot be counted.
+    """
     count = item.data[0]
-    wishes = set(wishes_of(item))
-    kept = _order_kept({(wish.first, wish.second) for wish in wishes if wish.kind == 'before'})
-    there = {word for wish in kept for word in wish[1:]}
-    kept += _lengths(wishes, count)
-    for wish in wishes:
-        implied = wish.kind == 'mention' and wish.first in there
-        if wish.kind not in ('before', 'words') and not implied:
-            kept.append(wish)
-    return sorted(kept, key=_name)
+    wishes = sorted(set(wishes_of(item)), key=_name)
+    solutions = wish_solutions(Item('wishes', (count, tuple(wishes))))
+    texts = _texts_near(solutions)
+    found, perhaps = _what_follows(wishes, solutions, texts)
+    told = {wish for wish in found if wish in wishes or wish.kind == 'words'}
+    if not told <= _missed_alone([*found, *perhaps], texts):
+        found |= {wish for wish in perhaps
+                  if _number_of_texts(count, [*wishes, wish]) == solutions.count}
+        told = _without_what_follows(found, told, solutions.count, texts)
+    return sorted(told, key=_name)
 
-
+# %% ../../nbs/tasks/14_wishes.ipynb #7941376d
 def _listed(item: Item) -> str:
     "A digest of the list of solutions, for problems of one sentence."
-    right = np.ones(len(all_sentences()), bool)
-    for wish in wishes_of(item):
-        table = _table(wish, 1)
-        state = table.behind[0][table.marks]
-        right &= (state >= 0) & table.good[state]
+    right = _fulfilled(wishes_of(item), np.arange(len(all_sentences()))[:, None]).all(0)
     return hashlib.sha256(np.packbits(right).tobytes()).hexdigest()[:16]
 
 
-def wishes_key(item: Item) -> str:
-    """Identity, blind to the order of wishes and to those that `plain_wishes` drops.
+def _identity(item: Item) -> str:
+    "What makes a problem the same: see `wishes_key`."
+    count = item.data[0]
+    wishes = sorted(set(wishes_of(item)), key=_name)
+    if count == 1: return _listed(item)
+    if not _too_many(count, wishes):
+        if not _number_of_texts(count, wishes): return 'none'
+        wishes = plain_wishes(item)
+    return '|'.join(map(_name, wishes))
 
-    Problems of one sentence have one key exactly if they have the same solutions. Of several
-    sentences, one key says that the solutions are the same, and not the converse: see
-    `implied_wishes`.
+
+@lru_cache(4096)
+def _key(count: int, wishes: tuple) -> str:
+    return f"wishes|{count}|{_identity(Item('wishes', (count, wishes)))}"
+
+
+def wishes_key(item: Item) -> str:
+    """Identity, blind to the order of wishes and to those that follow from others.
+
+    One key says that the solutions are the same. The converse holds of one sentence, and of
+    several as far as `plain_wishes` finds the same wishes again.
     """
-    if item.data[0] == 1: return f'wishes|1|{_listed(item)}'
-    return f"wishes|{item.data[0]}|{'|'.join(map(_name, plain_wishes(item)))}"
+    return _key(item.data[0], tuple(wishes_of(item)))
 
 # %% ../../nbs/tasks/14_wishes.ipynb #ac92625f
 _MOST = dict(avoid=3, words=1, mention=3, mood=1, before=2, rhyme=1, turn=1)
@@ -457,7 +588,7 @@ def _planted(count: int, kinds: list[str], rng: random.Random) -> list[tuple[str
 def _window(sentences, slack: int, rng: random.Random) -> Wish:
     "A limit of length that a text keeps and some other text of so many sentences does not."
     size = sum(map(len, sentences))
-    least, most = (len(sentences) * length for length in _lengths_of_sentences())
+    least, most = _widest(len(sentences))
     low = max(least, size - rng.randint(0, slack))
     high = min(most, low + slack)
     if (low, high) == (least, most):
@@ -611,9 +742,3 @@ def implied_wishes(item: Item) -> list[Wish]:
     without = [wishes[:i] + wishes[i + 1:] for i in range(len(wishes))]
     counts = [_number_of_texts(item.data[0], others) for others in without]
     return [wish for wish, count in zip(wishes, counts) if count == full]
-
-
-def _number_of_texts(count: int, wishes: list[Wish]) -> int:
-    "How many texts of so many sentences fulfil wishes; of no wishes, all of them."
-    if not wishes: return len(all_sentences()) ** count
-    return wish_solutions(Item('wishes', (count, tuple(wishes)))).count
