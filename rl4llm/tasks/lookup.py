@@ -282,7 +282,8 @@ def prompt_lookup(item: Item, style: str = 'compact') -> str:
 
 # %% ../../nbs/tasks/09_lookup.ipynb #44aa7478
 @add_task('lookup', easy=dict(rows=4, columns=1, hops=1, asks=1), standard={},
-          hard=dict(rows=10, columns=3, hops=4), extreme=dict(rows=16, columns=4, hops=8))
+          hard=dict(rows=10, columns=3, hops=4), extreme=dict(rows=16, columns=4, hops=8),
+          tall=dict(rows=8, columns=1, hops=1, asks=1))
 @dataclass(frozen=True)
 class Lookup:
     """Questions over a small table.

@@ -331,6 +331,20 @@ def _groups(tables) -> tuple[np.ndarray, ...]:
     return tuple(np.split(np.argsort(code, kind='stable'), np.cumsum(sizes)[:-1]))
 
 
+def _marks_of(groups, tables) -> np.ndarray:
+    "The marks of the sentences of each group, a column a wish."
+    heads = np.array([group[0] for group in groups], int)
+    return np.stack([table.marks[heads] for table in tables], 1)
+
+
+def _alive(groups, tables) -> tuple[np.ndarray, ...]:
+    "The groups without those whose sentences no text with solutions can have."
+    ways = [table.behind.max(0) >= 0 for table in tables]
+    marks = _marks_of(groups, tables)
+    alive = np.all([some[row] for some, row in zip(ways, marks.T)], 0)
+    return tuple(group for group, lives in zip(groups, alive) if lives)
+
+
 _MOST_TEXTS = 2**63 - 1                                # what a number of 64 bits holds
 
 
@@ -338,9 +352,9 @@ _MOST_TEXTS = 2**63 - 1                                # what a number of 64 bit
 def _solutions(data: tuple) -> Solutions:
     count, wishes = data
     tables = [_table(Wish(*wish), count) for wish in wishes]
-    groups = _groups(tables)
-    sizes = np.array([len(group) for group in groups])
-    marks = np.array([[table.marks[group[0]] for table in tables] for group in groups])
+    groups = _alive(_groups(tables), tables)
+    sizes = np.array([len(group) for group in groups], int)
+    marks = _marks_of(groups, tables)
     states = np.zeros((1, len(tables)), int)
     steps = []
     for _ in range(count):
@@ -379,12 +393,13 @@ def _too_many(count: int, wishes: list[Wish]) -> str:
 _DRAWS = 6
 
 
-def _texts_near(solutions: Solutions) -> np.ndarray:
+def _texts_near(wishes: list[Wish], solutions: Solutions) -> np.ndarray:
     "Some solutions, with each of their sentences exchanged: a row of numbers a text."
     rng = random.Random(0)
     dice = np.random.default_rng(0)
-    members = np.concatenate(solutions.groups)
-    sizes = np.array([len(group) for group in solutions.groups])
+    groups = _groups([_table(wish, len(solutions.layers) - 1) for wish in wishes])
+    members = np.concatenate(groups)
+    sizes = np.array([len(group) for group in groups])
     starts = np.cumsum(sizes) - sizes
     texts = []
     for _ in range(_DRAWS):
@@ -457,7 +472,7 @@ def _always_there(solutions: Solutions, texts: np.ndarray) -> list[Wish]:
             + [Wish('before', _WORDS[i], _WORDS[j]) for i, j in orders])
 
 # %% ../../nbs/tasks/14_wishes.ipynb #bb249fb0
-_IN_ANY = (Wish('mood', 'happy'), Wish('mood', 'sad'), Wish('rhyme'), Wish('turn'))
+_IN_ANY = [Wish('mood', 'happy'), Wish('mood', 'sad'), Wish('rhyme'), Wish('turn')]
 _DROPPED = ('avoid', 'before', 'mention', 'mood', 'turn', 'rhyme', 'words')
 
 
@@ -523,7 +538,7 @@ def plain_wishes(item: Item) -> list[Wish]:
     count = item.data[0]
     wishes = sorted(set(wishes_of(item)), key=_name)
     solutions = wish_solutions(Item('wishes', (count, tuple(wishes))))
-    texts = _texts_near(solutions)
+    texts = _texts_near(wishes, solutions)
     found, perhaps = _what_follows(wishes, solutions, texts)
     told = {wish for wish in found if wish in wishes or wish.kind == 'words'}
     if not told <= _missed_alone([*found, *perhaps], texts):
