@@ -173,7 +173,6 @@ from .worlds import WORLD_RUNS as WORLD_RUNS
 from .worlds import WorldRun as WorldRun
 from .worlds import good_and_bad as good_and_bad
 from .worlds import plot_worlds as plot_worlds
-from .worlds import stored_name as stored_name
 from .worlds import train_world as train_world
 from .worlds import train_worlds as train_worlds
 from .worlds import world_recipe as world_recipe

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WORLD_RUNS', 'ARMS', 'GoodAndBad', 'good_and_bad', 'WorldRun', 'world_recipe', 'train_world', 'world_records',
-           'worlds_due', 'stored_name', 'train_worlds', 'world_table', 'plot_worlds']
+           'worlds_due', 'train_worlds', 'world_table', 'plot_worlds']
 
 # %% ../../nbs/studies/07_worlds.ipynb #77a10003
 from dataclasses import dataclass, replace
@@ -185,7 +185,7 @@ def worlds_due() -> list[str]:
     return [name for name in WORLD_RUNS if not is_done(name)]
 
 
-def stored_name(name: str, arm: str = 'trained') -> str:
+def _stored_as(name: str, arm: str = 'trained') -> str:
     "Under what name the run of a world is stored."
     return name if arm == 'trained' else f'{name}: {arm} reward'
 
@@ -204,7 +204,7 @@ def train_worlds(names, arm: str = 'trained', *, say=print, path=None) -> dict:
         check_name(name, WORLD_RUNS, 'world')
     for name in names:
         record = train_world(name, arm)
-        records = world_records(path) | {stored_name(name, arm): record}
+        records = world_records(path) | {_stored_as(name, arm): record}
         write_atomic(path, readable_json(dict(sorted(records.items()))))
         say(f"{name}: pass@1 {gain(record)['after']:.3f}, {record['seconds']:.0f} s")
     return world_records(path)
