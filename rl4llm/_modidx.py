@@ -8192,6 +8192,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'rl4llm.studies.worlds._plot_world': ('studies/worlds.html#_plot_world', 'rl4llm/studies/worlds.py'),
                                        'rl4llm.studies.worlds._right_answers': ( 'studies/worlds.html#_right_answers',
                                                                                  'rl4llm/studies/worlds.py'),
+                                       'rl4llm.studies.worlds._stored_as': ('studies/worlds.html#_stored_as', 'rl4llm/studies/worlds.py'),
                                        'rl4llm.studies.worlds._world_results': ( 'studies/worlds.html#_world_results',
                                                                                  'rl4llm/studies/worlds.py'),
                                        'rl4llm.studies.worlds._world_terms': ( 'studies/worlds.html#_world_terms',

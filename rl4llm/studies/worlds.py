@@ -104,6 +104,7 @@ WORLD_RUNS['program'] = replace(WORLD_RUNS['program'], problems=20)
 _SLOW = ('countdown', 'sat', 'key_door', 'bandit')
 WORLD_RUNS |= {name: replace(WORLD_RUNS[name], **_LONG) for name in _SLOW}
 WORLD_RUNS['lock, by clicks'] = replace(WORLD_RUNS['lock'], reward='partial_credit')
+WORLD_RUNS['lookup, tall'] = replace(WORLD_RUNS['lookup'], level='tall')
 
 # %% ../../nbs/studies/07_worlds.ipynb #77a10013
 def _one_for_all(completions, **columns):
@@ -184,20 +185,26 @@ def worlds_due() -> list[str]:
     return [name for name in WORLD_RUNS if not is_done(name)]
 
 
-def train_worlds(names, *, say=print, path=None) -> dict:
+def _stored_as(name: str, arm: str = 'trained') -> str:
+    "Under what name the run of a world is stored."
+    return name if arm == 'trained' else f'{name}: {arm} reward'
+
+
+def train_worlds(names, arm: str = 'trained', *, say=print, path=None) -> dict:
     """Make the runs of the worlds in `names` and write each as it comes; all records.
 
-    names: all of them, whether they are due or not.
+    names: all of them, whether they are due or not. arm: as in `world_recipe`.
     path: of the file; None for the one that is stored with the package.
     A run takes from half a minute to a quarter of an hour.
-    Raises KeyError for a world that there is not, before any is trained on.
+    Raises KeyError for a world or an arm that there is not, before any is trained on.
     """
     path = path or _WORLD_FILE
+    check_name(arm, ARMS, 'arm')
     for name in names:
         check_name(name, WORLD_RUNS, 'world')
     for name in names:
-        record = train_world(name)
-        records = world_records(path) | {name: record}
+        record = train_world(name, arm)
+        records = world_records(path) | {_stored_as(name, arm): record}
         write_atomic(path, readable_json(dict(sorted(records.items()))))
         say(f"{name}: pass@1 {gain(record)['after']:.3f}, {record['seconds']:.0f} s")
     return world_records(path)
@@ -208,8 +215,8 @@ def _world_results() -> list[StoredResult]:
     "The records of worlds that there are, for `rl4llm probes renew`."
     found = []
     for name, record in world_records().items():
-        if name not in WORLD_RUNS: continue
-        made = world_recipe(WORLD_RUNS[name], record['arm'])
+        if record['world'] not in WORLD_RUNS: continue
+        made = world_recipe(WORLD_RUNS[record['world']], record['arm'])
         found.append(StoredResult(f'world {name}', 'grpo', record, made))
     return found
 

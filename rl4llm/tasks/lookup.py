@@ -281,8 +281,12 @@ def prompt_lookup(item: Item, style: str = 'compact') -> str:
                                question=_query_in_words(table.query))
 
 # %% ../../nbs/tasks/09_lookup.ipynb #44aa7478
+_TALL = dict(rows=8, columns=1, hops=1, asks=1)
+
+
 @add_task('lookup', easy=dict(rows=4, columns=1, hops=1, asks=1), standard={},
-          hard=dict(rows=10, columns=3, hops=4), extreme=dict(rows=16, columns=4, hops=8))
+          hard=dict(rows=10, columns=3, hops=4), extreme=dict(rows=16, columns=4, hops=8),
+          tall=_TALL)
 @dataclass(frozen=True)
 class Lookup:
     """Questions over a small table.

@@ -33,9 +33,10 @@ def chain_values(item: Item) -> list[int]:
 def random_chain(length: int, modulus: int, rng: random.Random) -> Item:
     "A chain with uniform start, operations and operands, and no idle update."
     start = rng.randrange(modulus)
+    signs = '+-*' if modulus > 2 else '+-'
     updates = []
     for _ in range(length):
-        op = rng.choice('+-*')
+        op = rng.choice(signs)
         smallest = 2 if op == '*' else 1
         updates.append((op, rng.randint(smallest, modulus - 1)))
     return Item('modular', (modulus, start, tuple(updates)), float(length))
@@ -137,6 +138,7 @@ def prompt_modular(item: Item, style: str = 'compact') -> str:
 class ModularArithmetic:
     """A chain of `length` updates (+, -, *) modulo `modulus`.
 
+    length: from 1 to 200. modulus: from 2 to 999,999; the words of the tiny models end at 99.
     mixed: each problem draws its own length from 1 to `length`, modulus from 3 to `modulus`.
     Raises ValueError for a dial that makes no problems.
     """
@@ -145,14 +147,14 @@ class ModularArithmetic:
     mixed: bool = False
 
     def __post_init__(self):
-        check_dial('modular', length=(self.length, 1, 50), modulus=(self.modulus, 3, 99))
+        check_dial('modular', length=(self.length, 1, 200), modulus=(self.modulus, 2, 999_999))
 
     def _chain(self, rng):
         length = self.length
         modulus = self.modulus
         if self.mixed:
             length = rng.randint(1, length)
-            modulus = rng.randint(3, modulus)
+            modulus = rng.randint(min(3, modulus), modulus)
         return random_chain(length, modulus, rng)
 
     def draw(self, rng):
