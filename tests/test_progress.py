@@ -40,7 +40,7 @@ from rl4llm.core.policy import Policy
 from rl4llm.core.registry import recipe, use
 from rl4llm.core.rollouts import rows_of
 from rl4llm.core.signals import scored
-from rl4llm.rewards.judges import Question
+from rl4llm.rewards.judges import Question, ask
 from rl4llm.tasks import task
 from rl4llm.tasks.countdown import first_dead_end, puzzle_of, solvable, verify_countdown
 from rl4llm.training.callbacks import Checkpoint
@@ -126,9 +126,23 @@ def test_unscored_rows_have_no_part(policy, rows):
     assert near[4] == 0 and near.isfinite().all()
     nothing = dataclasses.replace(rows, rewards=torch.full_like(rewards, NAN))
     assert not calm(**asked(nothing, policy)).any() and not oni()(**asked(nothing, policy)).any()
+    moved = recipe('calm_moved').advantage.make()
+    assert not moved(**asked(nothing, policy)).any()
 
 
 # near a success
+
+
+@pytest.mark.parametrize('knob', [dict(most=NAN), dict(reach=-1.0), dict(threshold='a')])
+def test_a_knob_of_srpo_that_is_no_number_is_refused(policy, rows, knob):
+    with pytest.raises(ValueError, match=f'srpo: {next(iter(knob))} is'):
+        srpo(rows.rewards, rows.group, rollouts=rows, old_hidden=hidden_of(policy, rows), **knob)
+
+
+def test_the_judge_says_what_it_cannot_judge():
+    with pytest.raises(Exception, match='cannot judge'):
+        ask(countdown_judge(), [Question('', '3 4 -> 7', 'The step is clever.')])
+    assert ask(countdown_judge(), [Question('', 'a -> b', OPEN)]) == [0.0]
 
 
 def test_clusters_by_hand():

@@ -172,7 +172,7 @@ def prl(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts, polic
     adv = grpo(rewards, group, eps=eps)
     scored = rollouts.mask & ~rewards.isnan()[:, None]
     charge = spent(rewards, group, rollouts=rollouts, logp_old=logp_old, logp_ref=logp_ref)
-    if every:
+    if every is not None:
         ends = every_ends(scored, every)
     else:
         ends = separator_ends(rollouts.tokens, scored, separator_ids(policy.tokenizer, separators))

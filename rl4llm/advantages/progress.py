@@ -93,7 +93,7 @@ def _paid_to(rewards, group, rollouts, number, paid, *, whose, which) -> Float[T
 # %% ../../nbs/advantages/23_progress.ipynb #23b00015
 def dense_clusters(x: Float[Tensor, "m d"], *, reach: float = 0.5,
                    least: int = 2) -> Int[Tensor, "m"]:
-    """The cluster of each point, from 0; -1 for a point that belongs to none. This is DBSCAN.
+    """A number for the cluster of each point; -1 for one that belongs to none. This is DBSCAN.
 
     A point with `least` points within `reach`, itself counted, is the core of a cluster; cores
     within reach of each other share one, and take in what else is within their reach.
@@ -142,7 +142,7 @@ def success_distance(right: Bool[Tensor, "n"], pool: Int[Tensor, "n"],
     pool: rows with one number are compared. cut: as for `success_centres`.
     """
     found = torch.full_like(x[:, 0], torch.nan)
-    for number in pool[right].unique():
+    for number in pool[right & scored].unique():
         here = scored & (pool == number)
         wrong = here & ~right
         centres = success_centres(x[here & right], **cut)
@@ -171,7 +171,7 @@ def self_progress(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollo
 
 # %% ../../nbs/advantages/23_progress.ipynb #23b00024
 @stage('advantage', paper=52, parent='grpo', needs=('rollouts', 'old_hidden'), unbiased=False,
-       changes='wrong rows are paid for being near the right rows of the batch')
+       changes='wrong rows are paid for being near the right rows of their group')
 def srpo(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts,
          old_hidden: Float[Tensor, "n t d"], among: str = 'group', most: float = 0.6,
          steep: float = 10.0, reach: float = 0.5, least: int = 2, threshold: float = 0.5,
@@ -181,10 +181,13 @@ def srpo(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts,
     among: the right rows of the 'group' or of the whole 'batch' say what success looks like.
     most, steep: of the pay. reach, least: of the clusters. threshold: a reward above it is right.
     signal: the function that pays. eps: added to deviations.
-    Raises ValueError for another word, on wrong shapes or infinite rewards.
+    Raises ValueError for another word, a knob that is no number, on wrong shapes or infinite
+    rewards.
     Source: SRPO (2025), code; for texts it is ours.
     """
     _check_among(among)
+    check_real('srpo', most=most, steep=steep, threshold=threshold)
+    check_real('srpo', least=0, reach=reach)
     grpo(rewards, group)                                 # checks the rewards as they came
     check_shape(old_hidden, (*rollouts.mask.shape, old_hidden.shape[-1]), 'old_hidden')
     x = pooled_states(old_hidden, rollouts.mask).to(rewards)
@@ -247,22 +250,31 @@ def after_step(state: str, text: str, *, ops: str = '+-*', max_value: int = 99) 
     return _state_text(sorted([*numbers, step.c]), int(target)) if legal else _LOST
 
 # %% ../../nbs/advantages/23_progress.ipynb #23b00031
+_STATE = re.compile('[0-9]+( [0-9]+)* -> [0-9]+')
+
+
 def countdown_judge(*, ops: str = '+-*', max_value: int = 99):
-    """A judge of Countdown steps that is never wrong.
+    """A judge of Countdown steps that is never wrong under these rules.
 
     It knows the criteria `REACHES`, `OPEN` and `OPEN_WITH`. A question holds the state before a
     step as prompt and the step as text; without a prompt its text is a state.
+    ops, max_value: the rules, by default those of all levels; a task with others needs its own.
+    Raises ValueError, which `ask` reports, for any other criterion.
     """
     def meets(question):
+        said = question.criterion
+        wanted = [int(word) for word in re.findall('[0-9]+', said)][:1]
+        reaches = bool(wanted) and said == REACHES.format(*wanted)
+        if not reaches and said not in (OPEN, OPEN_WITH.format(*wanted or [''])):
+            raise ValueError(f"countdown_judge cannot judge {said!r:.60}; give a judge that can.")
         state = question.text
         if question.prompt:
             state = after_step(question.prompt, question.text, ops=ops, max_value=max_value)
+        if not _STATE.fullmatch(state): return False
         left, _, target = state.partition(' -> ')
-        if not target: return False
         numbers = [int(word) for word in left.split()]
-        wanted = [int(word) for word in re.findall('[0-9]+', question.criterion)]
-        if wanted and question.criterion == REACHES.format(wanted[0]):
-            return parse_steps(question.text)[0].c == wanted[0]
+        if reaches:
+            return bool(question.prompt) and parse_steps(question.text)[0].c == wanted[0]
         if wanted and len(numbers) != wanted[0]: return False
         return solvable(numbers, int(target), ops=ops, max_value=max_value)
     return programmed_judge(meets)
@@ -326,8 +338,9 @@ def goals_reached(items, texts: list[list[str]], *, goals=planned_goals,
     judge = judge or countdown_judge()
     asked = []
     for row, (item, own) in enumerate(zip(items, texts)):
+        named = goals(item)
         for step, (before, text) in enumerate(_transitions(item, own)):
-            asked += [(row, step, Question(before, text, goal)) for goal in goals(item)]
+            asked += [(row, step, Question(before, text, goal)) for goal in named]
     degrees = ask(judge, [question for *_, question in asked])
     counts = [[0] * len(own) for own in texts]
     seen = set()
@@ -341,7 +354,7 @@ def goals_reached(items, texts: list[list[str]], *, goals=planned_goals,
 # %% ../../nbs/advantages/23_progress.ipynb #23b00041
 def _as_matrix(rows: list[list[float]], like: Float[Tensor, "n"]) -> Float[Tensor, "n k"]:
     "Numbers of the steps of rows, nan behind the last."
-    width = max([1, *map(len, rows)])
+    width = max(map(len, rows), default=0)
     padded = [[*row, *[math.nan] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=like.dtype, device=like.device)
 
@@ -502,7 +515,8 @@ class OnlineLabels:
 
     def meet(self, messages: list[str]) -> None:
         new = [m for m in dict.fromkeys(messages) if m not in self.labels]
-        self.waiting = [m for m in self.waiting if m not in set(new)] + new
+        again = set(new)
+        self.waiting = [m for m in self.waiting if m not in again] + new
         g = torch.Generator().manual_seed(self.meetings)
         if self.labeller == 'ranking':
             self._compare(g)

@@ -78,7 +78,7 @@ class PlainDraws(NamedTuple):
         return max((tokens - self.prompt) / self.each, 1.)
 
     def solved_by(self, rows: float) -> Float[np.ndarray, "b"]:
-        """Chance of each problem to be solved by so many rows, between whole numbers in proportion.
+        """Chance of each problem to be solved by so many rows, straight between whole numbers.
 
         Raises ValueError for more rows than there are, or fewer than one.
         """
@@ -113,17 +113,17 @@ def cost_row(draws: list, plain: PlainDraws) -> dict:
     if not draws:
         raise ValueError("no drawing was given: wanted a list of what `drawn_cost` returns.")
     solved = np.mean([d.solved for d in draws], axis=0)
-    problems = len(solved)
-    mean = {name: np.mean([getattr(d, name) for d in draws])
-            for name in ('right', 'tokens', 'computed', 'passes', 'seconds')}
-    equal = plain.rows_for(mean['computed'] / problems)
+    names = ('right', 'tokens', 'computed', 'passes', 'seconds')
+    mean = {name: np.mean([getattr(d, name) for d in draws]) for name in names}
+    tokens = mean['tokens'] / len(solved)
+    computed = mean['computed'] / len(solved)
+    rate = mean['tokens'] / mean['seconds']
+    for_one = mean['computed'] / solved.sum() if solved.any() else np.inf
+    equal = plain.rows_for(computed)
     over = bootstrap_band(solved, plain.solved_by(equal))
-    found = solved.sum()
-    return dict(right=mean['right'], solved=solved.mean(), tokens=mean['tokens'] / problems,
-                computed=mean['computed'] / problems, passes=mean['passes'],
-                rate=mean['tokens'] / mean['seconds'],
-                for_one=mean['computed'] / found if found else np.inf,
-                equal=equal, over=over.mean, low=over.low, high=over.high)
+    cost = dict(tokens=tokens, computed=computed, passes=mean['passes'], rate=rate)
+    beside = dict(equal=equal, over=over.mean, low=over.low, high=over.high)
+    return dict(right=mean['right'], solved=solved.mean(), **cost, for_one=for_one, **beside)
 
 
 def cost_table(recipes, policy, items, group: int = 16, *, seeds=(0, 1, 2), samples: int = 256,
