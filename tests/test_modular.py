@@ -58,7 +58,10 @@ def test_modulo_two_no_update_is_idle():
 
 
 def test_mixed_chains_reach_what_the_dial_holds_and_no_further():
-    drawn = [task('modular', length=3, modulus=4, mixed=True).draw(random.Random(s))[0] for s in range(99)]
+    drawn = [
+        task('modular', length=3, modulus=4, mixed=True).draw(random.Random(s))[0]
+        for s in range(99)
+    ]
     assert {len(item.data[2]) for item in drawn} == {1, 2, 3}
     assert {item.data[0] for item in drawn} == {3, 4}
     only = task('modular', length=1, modulus=2, mixed=True).draw(random.Random(0))[0]

@@ -367,7 +367,9 @@ def test_pay_of_others_keeps_the_total(policy, rows, words):
     assert not torch.equal(giver, torch.arange(len(rows)))
     assert torch.equal(giver.sort().values, torch.arange(len(rows)))
     assert torch.equal(rows.group[giver], rows.group)
-    assert torch.equal(giver, deal('oni_dealt')) and torch.equal(giver, deal('oni_classified_dealt'))
+    assert torch.equal(giver, deal('oni_dealt')) and torch.equal(
+        giver, deal('oni_classified_dealt')
+    )
 
 
 def test_all_tokens_of_a_step_have_one_advantage(policy, rows):
