@@ -436,7 +436,7 @@ BROKEN = {
         'an eta that is no number': knobs(eta='much'),
         'as `dense_grpo`': knobs(across='x'),
     },
-    'srpo': {'another word': knobs(among='x')},
+    'srpo': {'another word': knobs(among='x'), 'a knob that is no number': knobs(most='x')},
     'calm': {
         'another word': knobs(to='x'),
         'a weight that is no number': knobs(weight='much'),
