@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import recipe, use
-from rl4llm.rollouts.costs import Drawn, PlainDraws, cost_row, cost_table, drawn_cost, plain_draws
+from rl4llm.inference.costs import Drawn, PlainDraws, cost_row, cost_table, drawn_cost, plain_draws
 from rl4llm.rollouts.tree import Meter
 from rl4llm.tasks import task
 

@@ -194,6 +194,7 @@ BROKEN = {
     'changed_sample': {
         'a horizon below 1': made_with(horizon=0),
         'a share outside [0, 1]': made_with(end=1.5),
+        'a change that is no function': made_with(change=None),
         'as `sample`': sampled([]),
     },
     'archived_rows': {

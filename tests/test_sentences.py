@@ -377,7 +377,7 @@ differs? divide divides down draw draws drew drops? dissect ends? enters? enumer
 grows? halve halves happens? help helps hide hides hits? hold holds ignores? keep keeps kept knows? lead leads learns? leaves? lets lie lies lifts? list lists look looks lose loses lost made make makes marks? match matches matters? mean means
 measures? misses mixes moved moves? multiply multiplies name names need needs pass passes pay pays plant plays? point points puts? punish punishes raises? read reads redraws? remain remains remembers? removes? repeat repeats reports? resample
 act acts becomes? chooses? cures? optimises? over-optimises sample samples tie ties restores? returns? rises? runs? saves? saw say says see sees separate separates serve serves set sets share shares show shows shrinks? shuts? sorts? spends? stands? starts? stay stays stood stop stops subtracts? suffices? suits sums? survive survives
-said swap take takes teach teaches tell tells test tests told took train trains travels? tries try turn turns use uses want wants watch weigh weighs went work works write writes wrote
+earns? praises? reached spoilt builds? said swap take takes teach teaches tell tells test tests told took train trains travels? tries try turn turns use uses want wants watch weigh weighs went work works write writes wrote
 accepts? ascends? average averages confirms? couples fade fades judges? left meet mends? reach reaches say trade trades vary""".split()
 VERB = re.compile(r'\b(' + '|'.join(VERBS) + r')\b', re.IGNORECASE)
 OPENINGS = 'The A An One Two Three Four Five Six Eight Ten Some Exactly Now Next Again First Again Every Their These At With For By'.split()

@@ -1,11 +1,18 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import budget as budget
+from . import costs as costs
 from . import mixing as mixing
 from . import search as search
 from . import voting as voting
 from .budget import Budgeted as Budgeted
 from .budget import budget_table as budget_table
 from .budget import forced_tokens as forced_tokens
+from .costs import Drawn as Drawn
+from .costs import PlainDraws as PlainDraws
+from .costs import cost_row as cost_row
+from .costs import cost_table as cost_table
+from .costs import drawn_cost as drawn_cost
+from .costs import plain_draws as plain_draws
 from .mixing import Mixed as Mixed
 from .mixing import guided as guided
 from .mixing import mix_logits as mix_logits

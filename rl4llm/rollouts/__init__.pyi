@@ -1,7 +1,6 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import archives as archives
 from . import branch_advantages as branch_advantages
-from . import costs as costs
 from . import critical_tokens as critical_tokens
 from . import deep_search as deep_search
 from . import forked_episodes as forked_episodes
@@ -41,12 +40,6 @@ from .branch_advantages import leaf_reward as leaf_reward
 from .branch_advantages import node_numbers as node_numbers
 from .branch_advantages import node_values as node_values
 from .branch_advantages import prune_leaves as prune_leaves
-from .costs import Drawn as Drawn
-from .costs import PlainDraws as PlainDraws
-from .costs import cost_row as cost_row
-from .costs import cost_table as cost_table
-from .costs import drawn_cost as drawn_cost
-from .costs import plain_draws as plain_draws
 from .critical_tokens import critical_forks as critical_forks
 from .critical_tokens import critical_places as critical_places
 from .critical_tokens import may_be_cut as may_be_cut
