@@ -135,6 +135,7 @@ def test_the_full_scale_files_name_known_data_sets():
         'rlpt',
         'rubric',
         'scope',
+        'tool_star',
     }
 
 
