@@ -249,9 +249,9 @@ WRONG = ('9 - 4 = 5 ; 5 + 10 = 15', '9 + 4 = 13 ; 13 + 10 = 23')
 def test_kinds_are_counted():
     texts = (RIGHT, *WRONG, '9 + 4 = 13', '')
     assert several_kinds(['?'] * 5, texts) == [1.0, 1.0, 0.0, 0.0, 0.0]
-    assert several_kinds(['?'] * 5, texts, least=1) == [1.0, 1.0, 1.0, 1.0, 0.0]
-    with pytest.raises(ValueError, match='several_kinds'):
-        several_kinds(['?'], [RIGHT], least=0)
+    assert several_kinds(['?'] * 5, texts, kinds=1) == [1.0, 1.0, 1.0, 1.0, 0.0]
+    with pytest.raises(ValueError, match='kinds is 0'):
+        several_kinds(['?'], [RIGHT], kinds=0)
 
 
 @pytest.mark.parametrize('score', [0.0, 0.05, 0.4, 1.0])

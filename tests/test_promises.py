@@ -302,7 +302,7 @@ BROKEN = {
     },
     'saving': {'as `correct`': short_items},
     'chipseek_reward': {'as `ladder`': text_reward(weights=(1.0,))},
-    'several_kinds': {'a `least` below 1': text_reward(least=0)},
+    'several_kinds': {'`kinds` below 1': text_reward(kinds=0)},
     'tool_star_reward': {
         'a bonus that is no number from 0 on': text_reward(bonus=-1.0),
         'as the parts do': short_items,

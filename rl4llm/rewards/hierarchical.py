@@ -153,14 +153,14 @@ def read_actions(text: str) -> list[Action]:
 
 # %% ../../nbs/rewards/17_hierarchical.ipynb #17b00019
 @stage('reward', paper=83, about=('form',), changes='1 where actions of several kinds are taken')
-def several_kinds(prompts, completions, *, least: int = 2, **columns) -> list[float]:
-    """1.0 for a completion that has actions of at least `least` kinds, 0.0 for any other.
+def several_kinds(prompts, completions, *, kinds: int = 2, **columns) -> list[float]:
+    """1.0 for a completion that has actions of at least `kinds` kinds, 0.0 for any other.
 
-    Raises ValueError for a `least` below 1.
+    Raises ValueError for `kinds` below 1.
     """
-    check_whole('several_kinds', least=1, kinds=least)
+    check_whole('several_kinds', kinds=kinds)
     found = [{action.kind for action in read_actions(text_of(text))} for text in completions]
-    return [float(len(kinds) >= least) for kinds in found]
+    return [float(len(own) >= kinds) for own in found]
 
 
 @stage('reward', paper=83, parent='vetoed', about=('correctness', 'form'),
