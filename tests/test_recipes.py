@@ -98,6 +98,9 @@ def test_the_map_leaves_out_placebos_and_what_does_not_fit_and_says_so():
         below = [int(t) for t in shown if t.strip().startswith('+')]
         root = next(iter(named))
         assert len(named) + sum(below) == sum(not is_placebo(n) for n, _ in recipe_tree(root))
+    left = {round(t.get_position()[0], 3) for t in drawn['grpo'].axes[0].texts}
+    assert drawn['grpo'].get_size_inches()[1] < 6 and 'select: drop_zero_rows' not in texts['grpo']
+    assert len([x for x in left if x in (0.32, 3.153, 5.987)]) == 3  # names below GRPO's, by column
     assert 'univg_shuffled' in [
         t.get_text() for t in recipe_map('univg', placebos=True).axes[0].texts
     ]

@@ -69,6 +69,7 @@ class _Line:
     fields: list                  # what changes
     text: list                    # the same in words, wrapped
     y: float = 0.0                # inches from the top
+    left: float = 0.0             # inches from the left, of its column
 
 # %% ../../nbs/core/17_method_map.ipynb #dc1196fd
 def _without_placebos(rows: list) -> list:
@@ -110,6 +111,19 @@ def _columns(rows: list) -> tuple[float, float]:
     most = max(len(changes_of(name)) for name, _, _ in rows)
     return squares, squares + _INCHES * most + 0.05
 
+
+def _in_columns(rows: list, width: float) -> list[_Line]:
+    "The lines of a picture without words, in as many columns as are needed."
+    columns = -(-len(rows) // _FITS) + 1
+    length = -(-len(rows) // columns)
+    lines = []
+    for place, (name, depth, hidden) in enumerate(rows):
+        column, row = divmod(place, length)
+        fields = [field for field, _ in changes_of(name)]
+        y = 0.4 + _LINE * (row + 1)
+        lines.append(_Line(name, depth, hidden, fields, [''], y, column * width / columns))
+    return lines
+
 # %% ../../nbs/core/17_method_map.ipynb #63ad8d31
 def _lines(rows: list, width: float) -> list[_Line]:
     "The lines of a picture `width` inches wide."
@@ -132,8 +146,13 @@ def _most_generations(rows: list, width: float) -> int:
     deepest = max(depth for _, depth in rows)
     for depth in range(deepest, 1, -1):
         lines = _lines(_down_to(rows, depth), width)
-        if sum(len(line.text) for line in lines) <= _FITS: return depth
+        if _fits(lines): return depth
     return 1
+
+
+def _fits(lines: list) -> bool:
+    "Whether a picture of the lines can be read."
+    return sum(len(line.text) for line in lines) <= _FITS
 
 # %% ../../nbs/core/17_method_map.ipynb #70392e2b
 _COLOURS = ('#E69F00', '#56B4E9', '#F0E442', '#0072B2', '#009E73', '#D55E00', '#CC79A7',
@@ -157,7 +176,9 @@ def recipe_map(root: str | None = None, *, depth: int | None = None, placebos: b
     depth = _most_generations(rows, width) if depth is None else depth
     rows = _down_to(rows, depth)
     lines = _lines(rows, width)
-    height = lines[-1].y + _LINE * len(lines[-1].text)
+    if depth == 1 and not _fits(lines):
+        lines = _in_columns(rows, width)
+    height = max(line.y + _LINE * len(line.text) for line in lines)
     fig = plt.figure(figsize=(width, height), dpi=100)
     ax = fig.add_axes([0, 0, 1, 1], xlim=(0, width), ylim=(height, 0))
     ax.axis('off')
@@ -171,13 +192,13 @@ def _draw_tree(ax, lines: list) -> None:
     "The names, with a branch from each to its parent."
     trunk = {}                    # where the branch to the next recipe of a depth begins
     for line in lines:
-        x = 0.1 + line.depth * _INDENT
+        x = line.left + 0.1 + line.depth * _INDENT
         if line.depth:
             stem = x - _INDENT + 0.06
-            heights = [trunk[line.depth], line.y, line.y]
-            ax.plot([stem, stem, x - 0.03], heights, color='0.6', lw=0.8)
-        trunk[line.depth] = line.y
-        trunk[line.depth + 1] = line.y + 0.07
+            above = trunk.get((line.left, line.depth), line.y - _LINE / 2)
+            ax.plot([stem, stem, x - 0.03], [above, line.y, line.y], color='0.6', lw=0.8)
+        trunk[line.left, line.depth] = line.y
+        trunk[line.left, line.depth + 1] = line.y + 0.07
         weight = 'normal' if line.depth else 'bold'
         name = ax.text(x, line.y, line.name, va='center', family='monospace', fontsize=8.5,
                        fontweight=weight)
@@ -191,8 +212,8 @@ def _draw_changes(ax, lines: list, columns: tuple) -> None:
     squares, words = columns
     for line in lines:
         for i, field in enumerate(line.fields):
-            ax.scatter(squares + _INCHES * i, line.y, color=_KIND_COLOURS.get(field, 'white'),
-                       **_SQUARE)
+            x = line.left + squares + _INCHES * i
+            ax.scatter(x, line.y, color=_KIND_COLOURS.get(field, 'white'), **_SQUARE)
         ax.text(words, line.y - 0.06, '\n'.join(line.text), va='top', fontsize=8, color='0.25',
                 linespacing=1.25)
 
