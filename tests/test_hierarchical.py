@@ -444,16 +444,17 @@ def test_placebos_deal_out_within_a_prompt():
         assert own[12:] == dealt[12:]  # nothing comes from the other prompt
 
 
-def test_tool_stars_bonus_is_dealt_out_among_the_right_answers_to_a_prompt():
+def test_marks_of_several_kinds_are_dealt_out_among_the_answers_to_a_prompt():
     one_kind = ('2 + 2 = 4 ; 4 + 5 = 9', '5 + 2 = 7 ; 7 + 2 = 9')
     mixed = ('2 * 2 = 4 ; 4 + 5 = 9', *one_kind, '2 + 5 = 7 ; 7 - 2 = 5', '2 + 2 = 4', 'x') * 3
     alone = (*one_kind, 'x') * 3  # nobody has several kinds here
     texts = rows(*mixed, *alone, item=TWOS)
     texts['prompts'] = ['one'] * len(mixed) + ['two'] * len(alone)
     own, dealt = paid('tool_star', texts), paid('tool_star_dealt', texts)
-    assert own != dealt and sorted(own) == sorted(dealt)
-    assert set(own[: len(mixed)]) == {1.1, 1.0, 0.0, -1.0}
+    assert own != dealt
     assert own[len(mixed) :] == dealt[len(mixed) :]  # nothing comes from the other prompt
+    right = [value for value in dealt[: len(mixed)] if value > 0.5]
+    assert len(right) == 9 and set(right) == {1.0, 1.1}
     for before, after in zip(own, dealt):
         assert before == after or {before, after} == {1.0, 1.1}  # a wrong answer gets nothing
 

@@ -22,8 +22,7 @@ from ..core.reward_calls import shown
 from ..core.rollouts import check_shape
 from ..core.settings_file import check_real, check_whole
 from ..environments.environment import CALL
-from .algebra import (gated, part_values, shuffled, unreadable, vetoed,
-                                    weighted_sum)
+from .algebra import part_values, shuffled, unreadable, vetoed, weighted_sum
 from .verifier import as_item, correct, text_of, verdicts
 from ..tasks.protocol import final_answer, split_steps, task_of, verdict_of
 
@@ -73,8 +72,8 @@ def ladder(prompts, completions, *, levels=(readable, correct), weights=None, pa
     levels: rewards in a tuple, at least one.
     weights: None for 1 each. passes: what the reward of each level has to exceed, None for 0.5.
     A level that gives None decides nothing above it: the row is None, unless it ended below.
-    Raises ValueError for no levels, another number of weights or passes, a weight that is no number,
-    and as the levels do.
+    Raises ValueError for no levels, another number of weights or passes, a weight that is no
+    number, and as the levels do.
     """
     if callable(levels) or not levels:
         raise ValueError(f"ladder has levels {shown(levels)}, wanted rewards in a tuple.")
@@ -329,7 +328,6 @@ def handed_back(rewards: Float[Tensor, "n k"], *, lam: float = 1.0) -> Float[Ten
 # %% ../../nbs/rewards/17_hierarchical.ipynb #17b0002c
 _FLAT = use(weighted_sum, parts=(readable, correct, saving), weights=_CHIPSEEK)
 _LOOSE = use(weighted_sum, parts=(correct, several_kinds), weights=(1.0, 0.1))
-_OF_RIGHT_ONES = use(gated, gate=correct, part=several_kinds, closed=None)    # None: not dealt out
 
 add_recipe('chipseek', 'grpo', paper=129, reward=chipseek_reward,
            summary='syntax, function, quality: each is paid only behind the one before')
@@ -343,8 +341,9 @@ add_recipe('tool_star_ungated', 'tool_star', paper=83,
            reward=use(vetoed, part=_LOOSE, veto=unreadable, value=-1.0),
            summary='several kinds of action are paid in wrong answers, too')
 add_recipe('tool_star_dealt', 'tool_star', paper=83,
-           reward=use(tool_star_reward, tools=use(shuffled, part=_OF_RIGHT_ONES)),
-           summary='placebo: the bonus dealt out among the right answers to a prompt')
+           reward=use(tool_star_reward, tools=use(shuffled, part=several_kinds)),
+           summary='placebo: which answers count as several kinds is dealt out among all to a '
+                   'prompt; a right one is paid for its mark')
 add_recipe('shop_r1', 'grpo', paper=100, reward=shop_reward,
            summary='format, then kinds of action, then fields, the last of them a thousandfold')
 add_recipe('shop_r1_kinds', 'shop_r1', paper=100,
