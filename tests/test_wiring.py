@@ -1284,11 +1284,11 @@ FAULTS = {
     'length of a response': ('training.loop', 'draw_rollouts', argument('sampler', None)),
     'length of a greedy answer': ('training.loop', 'add_step_signals', argument('partial', None)),
     'length that the recipe says': (
-        'training.loop',
+        'core.ready_stages',
         'length_limit',
         argument('dict', 'max_new_tokens', 'x + 1'),
     ),
-    'length that is left open': ('training.loop', 'length_limit', always('body')),
+    'length that is left open': ('core.ready_stages', 'length_limit', always('body')),
     'temperature of sampling': (
         'training.loop',
         'draw_rollouts',

@@ -94,6 +94,7 @@ from .ready_stages import BY_KEYWORD as BY_KEYWORD
 from .ready_stages import ReadyStage as ReadyStage
 from .ready_stages import check_returned as check_returned
 from .ready_stages import check_unchanged as check_unchanged
+from .ready_stages import length_limit as length_limit
 from .ready_stages import ready as ready
 from .ready_stages import stage_inputs as stage_inputs
 from .registry import KINDS as KINDS

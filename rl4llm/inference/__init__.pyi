@@ -8,11 +8,14 @@ from .budget import Budgeted as Budgeted
 from .budget import budget_table as budget_table
 from .budget import forced_tokens as forced_tokens
 from .costs import Drawn as Drawn
+from .costs import PRICES as PRICES
 from .costs import PlainDraws as PlainDraws
+from .costs import beside_plain as beside_plain
 from .costs import cost_row as cost_row
 from .costs import cost_table as cost_table
 from .costs import drawn_cost as drawn_cost
 from .costs import plain_draws as plain_draws
+from .costs import solved_share as solved_share
 from .mixing import Mixed as Mixed
 from .mixing import guided as guided
 from .mixing import mix_logits as mix_logits

@@ -166,13 +166,17 @@ def fork_rows(policy, prompts: tuple, drawn: dict, u: Float[Tensor, "m t"], *,
 class Meter:
     """A policy that counts what its decoders do; else it is the policy it was made of.
 
-    read: tokens of prompts, each distinct prompt once. fed: tokens computed one by one.
+    read: tokens of prompts and beginnings, each distinct one once a decoder; begun: how many these
+    were. fed: tokens computed one by one.
     scored: tokens of whole rows, prompts too, that log-probabilities were asked for.
     passes: forward passes, one after the other.
+    Not counted: what goes past its decoders and `logprobs`, such as `statistics`, `hidden`, what
+    `generate` draws off the fast path, or a network beside the policy.
     """
     def __init__(self, policy):
         self.policy = policy
         self.read = 0
+        self.begun = 0
         self.fed = 0
         self.scored = 0
         self.passes = 0
@@ -184,6 +188,7 @@ class Meter:
 
     def decoder(self, prompt_ids, prompt_mask, prompt, room):
         self.read += int(prompt_mask.sum())
+        self.begun += len(prompt_mask)
         self.passes += 1
         return _Metered(self, self.policy.decoder(prompt_ids, prompt_mask, prompt, room))
 

@@ -59,7 +59,6 @@ from .loop import finish as finish
 from .loop import how_to_go_on as how_to_go_on
 from .loop import last_checkpoint as last_checkpoint
 from .loop import learn_step as learn_step
-from .loop import length_limit as length_limit
 from .loop import microbatch_loss as microbatch_loss
 from .loop import needed_by_updates as needed_by_updates
 from .loop import optimizer_step as optimizer_step
