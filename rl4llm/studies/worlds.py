@@ -95,16 +95,18 @@ class WorldRun:
 _TASKS = dict(countdown='easy', modular='easy', sat='hard', sequence='standard', lookup='standard',
               path='standard', program='easy', lock='easy')
 _TEXTS = dict(wishes='hard', story='easy')
-_PLACES = dict(calculator='hard', key_door='standard', bandit='hard')
+_PLACES = dict(calculator='hard', knowledge='extreme', key_door='standard', form='hard',
+               bandit='hard')
 _KNOWN = {'tiny-mix-v1': _TASKS, 'tiny-text-v1': _TEXTS, 'tiny-agent-v1': _PLACES}
 WORLD_RUNS = {name: WorldRun(name, level, model=model)
               for model, worlds in _KNOWN.items() for name, level in worlds.items()}
 _LONG = dict(steps=40, prompts=8, lr=2e-4)
 WORLD_RUNS['program'] = replace(WORLD_RUNS['program'], problems=20)
-_SLOW = ('countdown', 'sat', 'key_door', 'bandit')
+_SLOW = ('countdown', 'sat', 'path', 'key_door', 'bandit')
 WORLD_RUNS |= {name: replace(WORLD_RUNS[name], **_LONG) for name in _SLOW}
 WORLD_RUNS['lock, by clicks'] = replace(WORLD_RUNS['lock'], reward='partial_credit')
-WORLD_RUNS['lookup, tall'] = replace(WORLD_RUNS['lookup'], level='tall')
+WORLD_RUNS['lookup, tall'] = replace(WORLD_RUNS['lookup'], level='tall', steps=40)
+WORLD_RUNS['bandit'] = replace(WORLD_RUNS['bandit'], steps=25)
 
 # %% ../../nbs/studies/07_worlds.ipynb #77a10013
 def _one_for_all(completions, **columns):
