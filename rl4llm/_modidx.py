@@ -5771,6 +5771,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'rl4llm/rewards/hierarchical.py'),
                                              'rl4llm.rewards.hierarchical._action': ( 'rewards/hierarchical.html#_action',
                                                                                       'rl4llm/rewards/hierarchical.py'),
+                                             'rl4llm.rewards.hierarchical._check_right': ( 'rewards/hierarchical.html#_check_right',
+                                                                                           'rl4llm/rewards/hierarchical.py'),
                                              'rl4llm.rewards.hierarchical._per_level': ( 'rewards/hierarchical.html#_per_level',
                                                                                          'rl4llm/rewards/hierarchical.py'),
                                              'rl4llm.rewards.hierarchical.action_score': ( 'rewards/hierarchical.html#action_score',

@@ -2,10 +2,14 @@
 
 import math
 from itertools import product
+from types import SimpleNamespace
 import pytest, torch
+from rl4llm.core.policy import ASSETS
 from rl4llm.core.registry import recipe, use
 from rl4llm.core.reward_calls import call_reward
+from rl4llm.core.storage import read_json
 from rl4llm.environments.environment import written_episode
+from rl4llm.rewards import hierarchical
 from rl4llm.rewards.algebra import gated, weighted_sum
 from rl4llm.rewards.hierarchical import (
     Action,
@@ -32,8 +36,9 @@ from rl4llm.tasks import task
 from rl4llm.tasks.programs import grade_program
 from rl4llm.tasks.protocol import Item
 
+TWOS = Item('countdown', ((2, 2, 5), 9, 99, '+-*'))  # right with one kind, or with two
 PROBLEM = Item('program', ('x', 'x 2 * 3 +', ((0,), (4,), (7,))))
-SUMS = task('countdown', level='easy').sample(1, seed=3)[0]  # 9, 4, 5, 10 -> 50 in two steps
+SUMS = task('countdown', level='easy').sample(1, seed=3)[0]  # 4, 9, 10 -> 50
 
 
 def rows(*texts, item=PROBLEM):
@@ -111,6 +116,26 @@ def test_one_number_for_each_level(bad):
         ladder(**rows('x'), **bad)
 
 
+@pytest.mark.parametrize('knob', ['weights', 'passes'])
+@pytest.mark.parametrize('bad', [math.nan, math.inf, 'x', None])
+def test_numbers_of_levels_are_numbers(knob, bad):
+    with pytest.raises(ValueError, match=f'ladder: one of the {knob} is'):
+        ladder(**rows('x'), **{knob: (1.0, bad)})
+
+
+@pytest.mark.parametrize('bad', [(), [], readable])
+def test_a_ladder_has_levels(bad):
+    with pytest.raises(ValueError, match='wanted rewards in a tuple'):
+        ladder(**rows('x', 'x'), levels=bad)
+
+
+@pytest.mark.parametrize('row', [(1, 1, 1), (0, 1, 1)])
+def test_no_level_is_dropped_for_want_of_a_number(row):
+    for weights, passes in (((1, 1), (0.5,) * 3), ((1,) * 3, (0.5,) * 2)):
+        with pytest.raises(ValueError, match='zip'):
+            paid_levels(row, weights, passes)
+
+
 def test_without_items_there_is_no_reward_and_without_a_column_an_error():
     for reward in (readable, saving, ladder, chipseek_reward, matched_actions, shop_reward):
         assert reward(['?'], ['x'], item=[None]) == [None]
@@ -141,6 +166,20 @@ def test_function_pays_more_than_shortness_while_its_weight_is_larger():
         right, wrong = chipseek_reward(**pair, weights=(0.2, 1.0, third))
         assert (right > wrong) == above
         assert wrong == pytest.approx(0.2)  # its shortness is not paid
+
+
+def test_each_threshold_of_chipseek_counts():
+    four = rows('x + 3', 'x', 'x 2 * 3 +', 'x 2 * 5 + 2 -')
+    assert saving(**four)[3] < 0
+    assert chipseek_reward(**four, passes=(0.5, 2, 0)) == pytest.approx([0, 0.2, 1.2, 1.2])
+    assert chipseek_reward(**four, passes=(1, 0.5, 0)) == pytest.approx([0, 0.2, 0.2, 0.2])
+
+
+def test_a_known_design_has_a_word(monkeypatch):
+    for answer in (None, ''):
+        nothing = SimpleNamespace(answer=answer)
+        monkeypatch.setattr(hierarchical, 'verdict_of', lambda item, text: nothing)
+        assert known_words.__wrapped__(PROBLEM) == 1
 
 
 # -- actions
@@ -233,10 +272,25 @@ def test_shop_reward_is_format_and_then_actions():
     assert kinds == pytest.approx([0.8])
 
 
+def test_shop_reward_has_the_knobs_of_its_actions():
+    written = task('countdown').demonstrate(SUMS, seed=0)
+    plain = shop_reward(**rows(written, item=SUMS), difficulty=1.0)
+    assert plain == pytest.approx([0.5 + 0.3 + 0.2 + 0.1 + 1.0])
+    dear = shop_reward(**rows(written, item=SUMS), difficulty=1.0, kind=5.0, form=2.0)
+    assert dear == pytest.approx([2.0 + 5.0 + 0.2 + 0.1 + 1.0])
+
+
 @pytest.mark.parametrize('bad', [dict(difficulty=-1.0), dict(kind=math.nan), dict(near='x')])
 def test_bad_worth_of_actions(bad):
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        matched_actions(**rows('x', item=SUMS), **bad)
+    for reward in (matched_actions, shop_reward):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            reward(**rows('x', item=SUMS), **bad)
+
+
+@pytest.mark.parametrize('bad', [-1.0, math.nan, '1'])
+def test_bad_worth_of_the_format(bad):
+    with pytest.raises(ValueError, match='form is'):
+        shop_reward(**rows('x', item=SUMS), form=bad)
 
 
 # -- Tool-Star
@@ -266,8 +320,26 @@ def test_tool_star_by_the_released_rule(score, used, bonus):
 
 def test_tool_star_on_countdown():
     assert tool_star_reward(**rows(RIGHT, *WRONG, 'x', item=SUMS)) == [1.1, 0.0, 0.0, -1.0]
-    with pytest.raises(ValueError, match='bonus'):
-        tool_star_reward(**rows(RIGHT, item=SUMS), bonus=-1)
+    for bad in (dict(bonus=-1), dict(bonus=math.nan), dict(malformed=math.nan)):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            tool_star_reward(**rows(RIGHT, item=SUMS), **bad)
+
+
+def test_tool_star_takes_rewards_of_your_own_and_asks_each_once():
+    asked = []
+
+    def own(name, values):
+        def reward(prompts, completions, **columns):
+            asked.append(name)
+            return values
+
+        return reward
+
+    parts = dict(part=own('part', [1.0, 0.4, 0.0, -5.0, 1.0, -5.0]), tools=own('tools', [1.0] * 6))
+    veto = own('veto', [0.0, 0.0, 0.0, 0.0, 1.0, 1.0])
+    paid = tool_star_reward(['?'] * 6, ['any'] * 6, **parts, veto=veto)
+    assert paid == pytest.approx([1.1, 0.5, 0.0, -5.0, -1.0, -5.0])  # at most `malformed`
+    assert sorted(asked) == ['part', 'tools', 'veto']
 
 
 # -- TimeHC-RL and Hi-GRPO
@@ -285,6 +357,33 @@ def test_the_temporal_bonus_asks_for_more_than_mu_of_the_twin():
     assert not none_right.any()
     with pytest.raises(ValueError, match='group 3 has no answers in another order'):
         temporal_bonus(ok, group, twins[2:], of[2:])
+
+
+def one_group(right, count, kind=torch.float32):
+    "So many right answers of so many, in group 0."
+    return (torch.arange(count) < right).to(kind), torch.zeros(count, dtype=torch.long)
+
+
+@pytest.mark.parametrize('kind', [torch.float32, torch.float64])
+@pytest.mark.parametrize(('count', 'of'), [(12, 12), (11, 11), (20, 20), (10, 10), (30, 30)])
+def test_just_nine_tenths_are_not_enough_however_they_are_rounded(kind, count, of):
+    same, more = (temporal_bonus(*one_group(right, count, kind), *one_group(10, of, kind))
+                  for right in (9, 10))  # fmt: skip
+    assert not same.any() and more.sum() == pytest.approx(4.0)
+
+
+def test_the_temporal_bonus_says_what_is_wrong():
+    ok, group = one_group(2, 3)
+    for bad in ((ok[:1], group, ok, group), (ok, group, ok[:1], group), (ok[:, None], group) * 2):
+        with pytest.raises(ValueError, match='has shape'):
+            temporal_bonus(*bad)
+    for bad in (3 * ok - 0.5, ok * math.nan):
+        for given in ((bad, group, ok, group), (ok, group, bad, group)):
+            with pytest.raises(ValueError, match='wanted 1 for right'):
+                temporal_bonus(*given)
+    for knob in (dict(mu=math.nan), dict(alpha='x')):
+        with pytest.raises(ValueError, match=next(iter(knob))):
+            temporal_bonus(ok, group, ok, group, **knob)
 
 
 def test_the_temporal_bonus_does_not_know_the_order_of_rows():
@@ -309,6 +408,12 @@ def test_rewards_are_handed_back(lam):
         handed_back(rewards, lam=math.nan)
 
 
+@pytest.mark.parametrize('bad', [torch.ones(2, 2).long(), torch.ones(3), torch.ones(1, 2, 2)])
+def test_stages_are_columns_of_floats(bad):
+    with pytest.raises(ValueError, match='a column for each stage'):
+        handed_back(bad)
+
+
 # -- recipes
 
 
@@ -324,14 +429,47 @@ def test_what_the_recipes_pay():
     sums = rows(RIGHT, *WRONG, 'x', item=SUMS)
     assert paid('tool_star', sums) == [1.1, 0.0, 0.0, -1.0]
     assert paid('tool_star_ungated', sums) == [1.1, 0.1, 0.0, -1.0]
+    written = task('countdown').demonstrate(SUMS, seed=0)
+    other = written.replace(known_actions(SUMS)[1].value, '7')
+    kinds = paid('shop_r1_kinds', rows(written, other, item=SUMS))
+    assert kinds == pytest.approx([0.8, 0.8])
 
 
 def test_placebos_deal_out_within_a_prompt():
-    texts = rows(*(RIGHT, *WRONG, 'x') * 3, item=SUMS)
+    texts = rows(*(RIGHT, *WRONG, 'x') * 3, *('x',) * 6, item=SUMS)
+    texts['prompts'] = ['one'] * 12 + ['two'] * 6
     for name in ('chipseek', 'shop_r1'):
         own, dealt = paid(name, texts), paid(f'{name}_dealt', texts)
-        assert sorted(own) == sorted(dealt) and own != dealt
-    star = paid('tool_star_dealt', texts)
-    right = [value for value in star if value > 0.5]
-    assert len(right) == 3 and set(right) <= {1.0, 1.1}
-    assert all(value in (0.0, -1.0) for value in star if value < 0.5)
+        assert sorted(own[:12]) == sorted(dealt[:12]) and own != dealt
+        assert own[12:] == dealt[12:]  # nothing comes from the other prompt
+
+
+def test_marks_of_several_kinds_are_dealt_out_among_the_answers_to_a_prompt():
+    one_kind = ('2 + 2 = 4 ; 4 + 5 = 9', '5 + 2 = 7 ; 7 + 2 = 9')
+    mixed = ('2 * 2 = 4 ; 4 + 5 = 9', *one_kind, '2 + 5 = 7 ; 7 - 2 = 5', '2 + 2 = 4', 'x') * 3
+    alone = (*one_kind, 'x') * 3  # nobody has several kinds here
+    texts = rows(*mixed, *alone, item=TWOS)
+    texts['prompts'] = ['one'] * len(mixed) + ['two'] * len(alone)
+    own, dealt = paid('tool_star', texts), paid('tool_star_dealt', texts)
+    assert own != dealt
+    assert own[len(mixed) :] == dealt[len(mixed) :]  # nothing comes from the other prompt
+    right = [value for value in dealt[: len(mixed)] if value > 0.5]
+    assert len(right) == 9 and set(right) == {1.0, 1.1}
+    for before, after in zip(own, dealt):
+        assert before == after or {before, after} == {1.0, 1.1}  # a wrong answer gets nothing
+
+
+# -- the stored runs
+
+
+def test_recipes_pay_what_they_paid_when_the_stored_runs_were_made():
+    pays = read_json(ASSETS / 'analysis' / 'hierarchical.json')['made_with']['pays']
+    items = dict(programs=[PROBLEM] * 4, countdown=[SUMS] * 4 + [TWOS] * 4)
+    prompts = dict(programs=['?'] * 4, countdown=['50'] * 4 + ['9'] * 4)
+    for world in pays:
+        recipes = [name for name in pays[world] if ' ' not in name]
+        assert len(recipes) == len(pays[world]) - 1  # one arm of each is the notebook's own
+        for name in recipes:
+            stored = pays[world][name]
+            texts = dict(prompts=prompts[world], completions=[*stored], item=items[world])
+            assert paid(name, texts) == pytest.approx([*stored.values()], abs=1e-6)

@@ -296,8 +296,10 @@ BROKEN = {
     },
     'readable': {'as `correct`': short_items},
     'ladder': {
+        'no levels': text_reward(levels=()),
         'another number of weights': text_reward(weights=(1.0,)),
         'passes': text_reward(passes=(1.0,)),
+        'a weight that is no number': text_reward(weights=(float('nan'), 1.0)),
         'as the levels do': short_items,
     },
     'saving': {'as `correct`': short_items},
@@ -305,13 +307,14 @@ BROKEN = {
     'several_kinds': {'`kinds` below 1': text_reward(kinds=0)},
     'tool_star_reward': {
         'a bonus that is no number from 0 on': text_reward(bonus=-1.0),
+        'a `malformed` that is no number': text_reward(malformed=float('nan')),
         'as the parts do': short_items,
     },
     'matched_actions': {
         'a number below 0': text_reward(difficulty=-1.0),
         'as `correct`': short_items,
     },
-    'shop_reward': {'as `matched_actions`': text_reward(near=-1.0)},
+    'shop_reward': {'a number below 0': text_reward(form=-1.0), 'as `correct`': short_items},
     'flipped_reward': {
         'another `per`': text_reward(per='word'),
         '`rate`': text_reward(rate=2.0),

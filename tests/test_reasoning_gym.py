@@ -263,9 +263,11 @@ def test_the_stored_table_fits_what_is_refused(gym):
 
 @pytest.mark.slow
 def test_the_stored_table_is_made_again(gym):
-    "Minutes: three problems of each data set."
+    "Three problems of each data set; which fifth of them, follows from the commit."
+    from select_notebooks import PARTS, TOP, turn_of
+
     table = G.gym_table()
-    for row in G.gym_survey(table.index):
+    for row in G.gym_survey(table.index[turn_of(TOP) :: PARTS]):
         stored = table.loc[row['name']]
         for column, value in row.items():
             if column != 'name' and value is not None:

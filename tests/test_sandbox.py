@@ -196,7 +196,11 @@ HARM = {
         'import signal\nfor n in (24, 15, 1): signal.signal(n, signal.SIG_IGN)\nwhile True: pass',
         'time',
     ),
-    'memory bomb': ('a = []\nfor _ in range(200): a.append(bytearray(b"1" * 10**7))', 'memory'),
+    # where the machine is busy the clock may come first
+    'memory bomb': (
+        'a = []\nfor _ in range(200): a.append(bytearray(b"1" * 10**7))',
+        'memory or time',
+    ),
     'one big list': ('a = [0] * 10**10', 'memory'),
     'fork bomb': (
         'import os, time\nfor _ in range(500):\n    if os.fork() == 0: time.sleep(30)',

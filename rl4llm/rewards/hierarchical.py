@@ -18,10 +18,11 @@ from torch import Tensor
 
 # %% ../../nbs/rewards/17_hierarchical.ipynb #17b00005
 from ..core.registry import add_recipe, stage, use
+from ..core.reward_calls import shown
+from ..core.rollouts import check_shape
 from ..core.settings_file import check_real, check_whole
 from ..environments.environment import CALL
-from .algebra import (gated, part_values, shuffled, unreadable, vetoed,
-                                    weighted_sum)
+from .algebra import part_values, shuffled, unreadable, vetoed, weighted_sum
 from .verifier import as_item, correct, text_of, verdicts
 from ..tasks.protocol import final_answer, split_steps, task_of, verdict_of
 
@@ -30,9 +31,10 @@ def levels_passed(values, passes) -> int:
     """How many levels a row has passed, one after the other.
 
     values: what each level gives. passes: what each has to exceed. None is not passed.
+    Raises ValueError for another number of thresholds than of values.
     """
     passed = 0
-    for value, least in zip(values, passes):
+    for value, least in list(zip(values, passes, strict=True)):
         if value is None or not value > least: break
         passed += 1
     return passed
@@ -42,10 +44,12 @@ def paid_levels(values, weights, passes) -> float | None:
     """The weighted sum of a row's levels, up to and with the first that is not passed.
 
     None where that first one is None.
+    Raises ValueError for another number of weights or thresholds than of values.
     """
-    counted = values[:levels_passed(values, passes) + 1]
-    if None in counted: return None
-    return float(sum(weight * value for weight, value in zip(weights, counted)))
+    levels = list(zip(values, weights, strict=True))
+    counted = levels[:levels_passed(values, passes) + 1]
+    if any(value is None for value, _ in counted): return None
+    return float(sum(weight * value for value, weight in counted))
 
 # %% ../../nbs/rewards/17_hierarchical.ipynb #17b00009
 @stage('reward', parent='unreadable', about=('form',),
@@ -65,10 +69,14 @@ def ladder(prompts, completions, *, levels=(readable, correct), weights=None, pa
            **columns) -> list[float | None]:
     """Each level's reward times its weight, as far as the levels before it are passed.
 
+    levels: rewards in a tuple, at least one.
     weights: None for 1 each. passes: what the reward of each level has to exceed, None for 0.5.
     A level that gives None decides nothing above it: the row is None, unless it ended below.
-    Raises ValueError for another number of weights or passes, and as the levels do.
+    Raises ValueError for no levels, another number of weights or passes, a weight that is no
+    number, and as the levels do.
     """
+    if callable(levels) or not levels:
+        raise ValueError(f"ladder has levels {shown(levels)}, wanted rewards in a tuple.")
     weights = _per_level('weights', weights, levels, 1.0)
     passes = _per_level('passes', passes, levels, 0.5)
     values = part_values(levels, prompts, completions, **columns)
@@ -76,10 +84,14 @@ def ladder(prompts, completions, *, levels=(readable, correct), weights=None, pa
 
 
 def _per_level(name: str, numbers, levels, usual: float) -> tuple:
-    "One number for each level. Raises ValueError for another number of them."
+    "One number for each level. Raises ValueError for more, fewer, or what is no number."
     numbers = (usual,) * len(levels) if numbers is None else tuple(numbers)
-    if len(numbers) == len(levels): return numbers
-    raise ValueError(f"{len(numbers)} {name} were given for {len(levels)} levels: wanted one each.")
+    if len(numbers) != len(levels):
+        raise ValueError(f"{len(numbers)} {name} were given for {len(levels)} levels: wanted one "
+                         "each.")
+    for number in numbers:
+        check_real('ladder', **{f'one of the {name}': number})
+    return numbers
 
 # %% ../../nbs/rewards/17_hierarchical.ipynb #17b00010
 @lru_cache(maxsize=4096)
@@ -115,9 +127,11 @@ def chipseek_reward(prompts, completions, *, syntax=readable, function=correct, 
                     weights=_CHIPSEEK, passes=None, **columns) -> list[float | None]:
     """A ladder of syntax, function and quality.
 
+    syntax, function, quality: the rewards of the three levels.
     weights, passes: as for `ladder`; the numbers are ours. A right answer is paid more than any
     wrong one as long as the weight of quality is below that of function.
-    Raises as `ladder`. Source: ChipSeek-R1 (2025), rebuilt from its abstract.
+    Raises as `ladder`.
+    Source: the three levels from the abstract of ChipSeek-R1 (2025); the gates are ours.
     """
     levels = (syntax, function, quality)
     return ladder(prompts, completions, levels=levels, weights=weights, passes=passes, **columns)
@@ -166,18 +180,21 @@ def several_kinds(prompts, completions, *, kinds: int = 2, **columns) -> list[fl
 @stage('reward', paper=83, parent='vetoed', about=('correctness', 'form'),
        changes='-1 without the format, and a little more for a right answer with several tools')
 def tool_star_reward(prompts, completions, *, part=correct, tools=several_kinds,
-                     bonus: float = 0.1, malformed: float = -1.0, **columns
+                     bonus: float = 0.1, veto=unreadable, malformed: float = -1.0, **columns
                      ) -> list[float | None]:
-    """What `part` gives, `bonus` more where it is above 0 and `tools` are used.
+    """A ladder of two levels: `part`, and behind it, where it is above 0, `bonus` for `tools`.
 
-    malformed: instead of all this, where no answer can be read. tools: a reward from 0 to 1.
-    Raises ValueError for a bonus that is no number from 0 on, and as the parts do.
+    part, tools: rewards; that of the tools from 0 to 1.
+    veto: a reward that gives more than 0.5 where the format is broken. Such a row is paid at most
+    `malformed`.
+    Raises ValueError for a bonus that is no number from 0 on, a `malformed` that is no number,
+    and as the parts do.
     Source: Tool-Star (2025), code: re_search.py.
     """
     check_real('tool_star_reward', least=0, bonus=bonus)
-    behind = use(gated, gate=part, part=tools, threshold=0.0)
-    paid = use(weighted_sum, parts=(part, behind), weights=(1.0, bonus))
-    return vetoed(prompts, completions, part=paid, veto=unreadable, value=malformed, **columns)
+    check_real('tool_star_reward', malformed=malformed)
+    paid = use(ladder, levels=(part, tools), weights=(1.0, bonus), passes=(0.0, 0.5))
+    return vetoed(prompts, completions, part=paid, veto=veto, value=malformed, **columns)
 
 # %% ../../nbs/rewards/17_hierarchical.ipynb #17b0001d
 def rouge_l(said: str, known: str) -> float:
@@ -222,6 +239,8 @@ def matched_actions(prompts, completions, *, item=None, kind: float = 0.3, prese
                     ) -> list[float | None]:
     """The mean of `action_score` over the places of a response, or of a longer record.
 
+    For tasks whose answers are steps `a op b = c`, or calls of tools; of other answers the words
+    are taken as `read_actions` has it.
     kind, present, near, difficulty: as for `action_score`. None where there is no item.
     Raises ValueError for a number below 0, and as `correct`.
     """
@@ -234,20 +253,24 @@ def matched_actions(prompts, completions, *, item=None, kind: float = 0.3, prese
             continue
         pairs = zip_longest(read_actions(text_of(said)), known_actions(as_item(given)),
                             fillvalue=Action(''))
-        scores = [action_score(own, known, **worth) if known.kind else 0.0 for own, known in pairs]
+        scores = [action_score(own, known, **worth) for own, known in pairs]
         found.append(sum(scores) / max(1, len(scores)))
     return found
 
 
 @stage('reward', paper=100, parent='ladder', about=('reference', 'form'),
        changes='the format, and behind it the kinds and the fields of actions')
-def shop_reward(prompts, completions, *, form: float = 0.5, difficulty: float = 1000.0,
-                present: float = 0.2, near: float = 0.1, **columns) -> list[float | None]:
+def shop_reward(prompts, completions, *, form: float = 0.5, kind: float = 0.3,
+                present: float = 0.2, near: float = 0.1, difficulty: float = 1000.0, **columns
+                ) -> list[float | None]:
     """`form` for an answer that can be read, and then `matched_actions` beside it.
 
-    Raises as `matched_actions`. Source: Shop-R1 (2025), known from a note.
+    kind, present, near, difficulty: as for `matched_actions`.
+    Raises ValueError for a number below 0, and as `correct`.
+    Source: Shop-R1 (2025), known from a note.
     """
-    actions = use(matched_actions, difficulty=difficulty, present=present, near=near)
+    check_real('shop_reward', least=0, form=form)
+    actions = use(matched_actions, kind=kind, present=present, near=near, difficulty=difficulty)
     return ladder(prompts, completions, levels=(readable, actions), weights=(form, 1.0), **columns)
 
 # %% ../../nbs/rewards/17_hierarchical.ipynb #17b00025
@@ -257,9 +280,14 @@ def temporal_bonus(ok: Float[Tensor, "n"], group: Int[Tensor, "n"], ok_twin: Flo
     """`alpha` for right rows of groups that are right more than `mu` times as often as a twin.
 
     ok, ok_twin: 1 for right, 0 for wrong; the twin's rows answer the question in another order.
-    Raises ValueError for a group without a twin.
+    Just `mu` times as often is not enough, however it is rounded.
+    Raises ValueError for another shape or value, a knob that is no number, a group without a twin.
     Source: TimeHC-RL (2025), section 3.2.
     """
+    check_real('temporal_bonus', alpha=alpha, mu=mu)
+    _check_right('ok', ok, group)
+    _check_right('ok_twin', ok_twin, group_twin)
+
     def share(right, of):
         same = (group[:, None] == of[None, :]).to(ok)
         return (same * right).sum(1) / same.sum(1)
@@ -268,15 +296,30 @@ def temporal_bonus(ok: Float[Tensor, "n"], group: Int[Tensor, "n"], ok_twin: Flo
     if twin.isnan().any():
         alone = int(group[twin.isnan()][0])
         raise ValueError(f"group {alone} has no answers in another order: wanted some of each.")
-    return alpha * ok * (often > mu * twin).to(ok)
+    return alpha * ok * (often > mu * twin + 1e-6).to(ok)
+
+
+def _check_right(name: str, right, group) -> None:
+    "Raises ValueError unless each row has a group, and 1 for right or 0 for wrong."
+    rows = (right.numel(),)
+    check_shape(right, rows, name)
+    check_shape(group, rows, f'the group of {name}')
+    if ((right == 0) | (right == 1)).all(): return
+    raise ValueError(f"{name} has a value between or beside 0 and 1: wanted 1 for right, 0 for "
+                     "wrong.")
 
 # %% ../../nbs/rewards/17_hierarchical.ipynb #17b00029
 def handed_back(rewards: Float[Tensor, "n k"], *, lam: float = 1.0) -> Float[Tensor, "n k"]:
     """Each stage's reward plus `lam` times what the next stage comes to.
 
-    Raises ValueError for a `lam` that is no number. Source: Hi-GRPO (2025), for two stages.
+    rewards: a column for each stage, the coarse one first.
+    Raises ValueError for another shape, whole numbers, or a `lam` that is no number.
+    Source: Hi-GRPO (2025), for two stages.
     """
     check_real('handed_back', lam=lam)
+    if rewards.dim() != 2 or not rewards.is_floating_point():
+        raise ValueError(f"rewards have shape {tuple(rewards.shape)} and are {rewards.dtype}, "
+                         "wanted floats with a row for each response and a column for each stage.")
     found = rewards.clone()
     for stage_ in reversed(range(rewards.shape[1] - 1)):
         found[:, stage_] += lam * found[:, stage_ + 1]
@@ -299,7 +342,8 @@ add_recipe('tool_star_ungated', 'tool_star', paper=83,
            summary='several kinds of action are paid in wrong answers, too')
 add_recipe('tool_star_dealt', 'tool_star', paper=83,
            reward=use(tool_star_reward, tools=use(shuffled, part=several_kinds)),
-           summary='placebo: the bonus dealt out among the answers to a prompt')
+           summary='placebo: which answers count as several kinds is dealt out among all to a '
+                   'prompt; a right one is paid for its mark')
 add_recipe('shop_r1', 'grpo', paper=100, reward=shop_reward,
            summary='format, then kinds of action, then fields, the last of them a thousandfold')
 add_recipe('shop_r1_kinds', 'shop_r1', paper=100,
