@@ -1,9 +1,10 @@
 "Wishes: what is said of the form, what is read off a text, and which wishes add nothing."
 
+import itertools
 from types import SimpleNamespace
 import pytest
 from rl4llm.tasks import Item, Wish, task, wishes as W
-from rl4llm.tasks.wishes import implied_wishes, verify_wishes
+from rl4llm.tasks.wishes import all_sentences, implied_wishes, sentences_text, verify_wishes
 
 
 @pytest.mark.parametrize(
@@ -105,5 +106,41 @@ def test_no_word_is_asked_about_twice():
     ],
 )
 def test_wishes_that_add_nothing(count, wishes, implied):
-    found = implied_wishes(Item('wishes', (count, wishes)))
+    item = Item('wishes', (count, wishes))
+    found = implied_wishes(item)
     assert found == [Wish(*wishes[i]) for i in implied]
+    for i, _ in enumerate(wishes):
+        others = Item('wishes', (count, wishes[:i] + wishes[i + 1 :]))
+        assert not others.data[1] or (others.key == item.key) == (i in implied)
+
+
+def test_the_key_is_the_fingerprint_of_the_listed_solutions():
+    item = Item('wishes', (1, (('mention', 'cat'), ('mood', 'sad'), ('avoid', 'is'))))
+    texts = [sentences_text([words]) for words in all_sentences()]
+    right = [i for i, text in enumerate(texts) if verify_wishes(item, text).correct]
+    numbers = [sum(int(n) for n in row[right]) % (2**31 - 1) for row in W._random_numbers(0)]
+    assert 0 < len(right) < len(texts) and item.key == 'wishes|1|%08x%08x' % tuple(numbers)
+
+
+def test_the_place_of_a_sentence_counts():
+    "What is asked of the first sentence is not what is asked of the second."
+    pair = Item('wishes', (2, (('mention', 'cat'), ('words', 4, 4))))
+    listed = [
+        (i, j)
+        for i, j in itertools.product(range(len(all_sentences())), repeat=2)
+        if len(all_sentences()[i]) == len(all_sentences()[j]) == 2
+        and 'cat' in all_sentences()[i] + all_sentences()[j]
+    ]
+    first, second = W._random_numbers(0), W._random_numbers(1)
+    prime = 2**31 - 1
+    sums = [sum(int(a[i]) * int(b[j]) for i, j in listed) % prime for a, b in zip(first, second)]
+    assert (first != second).mean() > 0.99 and pair.key == 'wishes|2|%08x%08x' % tuple(sums)
+
+
+def test_long_texts_have_keys_and_too_many_wishes_none():
+    long = Item('wishes', (8, (('mention', 'cat'), ('avoid', 'dog'))))
+    turned = Item('wishes', (8, (('avoid', 'dog'), ('mention', 'cat'), ('words', 16, 48))))
+    assert long.key == turned.key != Item('wishes', (8, (('mention', 'cat'),))).key
+    many = tuple(('before', letter, 'cat') for letter in 'bcdefghjklmnpqrstuvwxyz') * 2
+    with pytest.raises(ValueError, match='46 such wishes are too many'):
+        task('wishes').key(Item('wishes', (3, many)))

@@ -86,7 +86,7 @@ _KNOWLEDGE_TEXT = (
 
 
 @add_task('knowledge', easy=dict(hops=1, distractors=4), standard=dict(hops=2, distractors=8),
-          hard=dict(hops=4, distractors=16))
+          hard=dict(hops=4, distractors=16), extreme=dict(hops=5, distractors=30))
 @dataclass(frozen=True)
 class KnowledgeTask(EpisodeTask):
     """Chains of so many `hops` among `distractors`; `slack` calls more than an expert needs."""

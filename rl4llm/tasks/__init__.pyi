@@ -244,7 +244,6 @@ from .wishes import Written as Written
 from .wishes import all_sentences as all_sentences
 from .wishes import implied_wishes as implied_wishes
 from .wishes import is_fulfilled as is_fulfilled
-from .wishes import plain_wishes as plain_wishes
 from .wishes import prompt_wishes as prompt_wishes
 from .wishes import read_text as read_text
 from .wishes import sentences_text as sentences_text

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['RHYMES', 'KINDS', 'all_sentences', 'Wish', 'is_fulfilled', 'Written', 'read_text', 'sentences_text', 'wishes_of',
-           'wish_scores', 'verify_wishes', 'Solutions', 'wish_solutions', 'plain_wishes', 'wishes_key',
-           'wishes_difficulty', 'prompt_wishes', 'Wishes', 'implied_wishes']
+           'wish_scores', 'verify_wishes', 'Solutions', 'wish_solutions', 'wishes_key', 'wishes_difficulty',
+           'prompt_wishes', 'Wishes', 'implied_wishes']
 
 # %% ../../nbs/tasks/14_wishes.ipynb #92913540
 import hashlib, math, random
@@ -330,12 +330,23 @@ def _groups(tables) -> tuple[np.ndarray, ...]:
 _MOST_TEXTS = 2**63 - 1                                # what a number of 64 bits holds
 
 
+class _Situations(NamedTuple):
+    """What a problem looks like to its wishes.
+
+    groups: the numbers of the sentences that bear the same marks.
+    steps: for each place, where each group leads from each situation (-1: lost).
+    good: whether each situation at the end fulfils all wishes.
+    """
+    groups: tuple[np.ndarray, ...]
+    steps: tuple[np.ndarray, ...]
+    good: np.ndarray
+
+
 @lru_cache(256)
-def _solutions(data: tuple) -> Solutions:
+def _situations(data: tuple) -> _Situations:
     count, wishes = data
     tables = [_table(Wish(*wish), count) for wish in wishes]
     groups = _groups(tables)
-    sizes = np.array([len(group) for group in groups])
     marks = np.array([[table.marks[group[0]] for table in tables] for group in groups])
     states = np.zeros((1, len(tables)), int)
     steps = []
@@ -343,7 +354,24 @@ def _solutions(data: tuple) -> Solutions:
         places, states = _onwards(states, tables, marks)
         steps.append(places)
     good = [table.good[states[:, i]] for i, table in enumerate(tables)]
-    layers = [_Layer(np.empty((0, 0), int), np.all(good, 0).astype(np.int64))]
+    return _Situations(groups, tuple(steps), np.all(good, 0))
+
+
+def _checked_wishes(item: Item) -> tuple[Wish, ...]:
+    "The wishes of an item; ValueError if they are too many to be looked at at once."
+    wishes = tuple(wishes_of(item))
+    tables = [_table(wish, item.data[0]) for wish in wishes]
+    marks = math.prod(table.behind.shape[1] for table in tables)
+    if max(marks, math.prod(len(table.good) for table in tables)) > _MOST_TEXTS:
+        raise ValueError(f"{len(wishes)} such wishes are too many to be counted at once.")
+    return wishes
+
+
+@lru_cache(256)
+def _solutions(data: tuple) -> Solutions:
+    groups, steps, good = _situations(data)
+    sizes = np.array([len(group) for group in groups])
+    layers = [_Layer(np.empty((0, 0), int), good.astype(np.int64))]
     for places in reversed(steps):
         layers.append(_Layer(places, _ways_on(places, layers[-1].ways) @ sizes))
     return Solutions(groups, tuple(layers[::-1]))
@@ -355,82 +383,52 @@ def wish_solutions(item: Item) -> Solutions:
     Raises ValueError for more sentences than can be counted, or too many wishes at once.
     """
     count = item.data[0]
-    wishes = wishes_of(item)
+    wishes = _checked_wishes(item)
     if len(all_sentences()) ** count > _MOST_TEXTS:
         raise ValueError(f"the texts of {count} sentences are too many to be counted, wanted at "
                          "most 5 sentences.")
-    tables = [_table(wish, count) for wish in wishes]
-    marks = math.prod(table.behind.shape[1] for table in tables)
-    if max(marks, math.prod(len(table.good) for table in tables)) > _MOST_TEXTS:
-        raise ValueError(f"{len(wishes)} such wishes are too many to be counted at once.")
-    return _solutions((count, tuple(wishes)))
+    return _solutions((count, wishes))
 
 # %% ../../nbs/tasks/14_wishes.ipynb #afa0f582
-def _reach(pairs: set) -> set:
-    "All pairs (a, b) such that a comes before b, directly or by way of others."
-    found = set(pairs)
-    while True:
-        more = {(a, d) for a, b in found for c, d in found if b == c} - found
-        if not more: return found
-        found |= more
-
-
-def _order_kept(pairs: set) -> list[Wish]:
-    "The least wishes of order from which all others follow; of a circle, all that follow."
-    reach = _reach(pairs)
-    if any(a == b for a, b in reach): return [Wish('before', *pair) for pair in reach]
-    by_way = {(a, d) for a, b in reach for c, d in reach if b == c}
-    return [Wish('before', *pair) for pair in reach - by_way]
+_PRIME = 2**31 - 1
 
 
 @cache
-def _lengths_of_sentences() -> tuple[int, int]:
-    "Of the shortest and of the longest sentence."
-    sizes = [len(words) for words in all_sentences()]
-    return min(sizes), max(sizes)
+def _random_numbers(place: int) -> np.ndarray:
+    "Two numbers below the prime for each sentence at a place: Int[2, sentences]."
+    told = (f'{place} {" ".join(words)}' for words in all_sentences())
+    digests = b''.join(hashlib.sha256(line.encode()).digest()[:16] for line in told)
+    return (np.frombuffer(digests, '>u8') % _PRIME).astype(np.int64).reshape(-1, 2).T
 
 
-def _lengths(wishes, count: int) -> list[Wish]:
-    "The limits of length as one, none if every text of so many sentences keeps it."
-    least, most = (count * length for length in _lengths_of_sentences())
-    low = max([wish.first for wish in wishes if wish.kind == 'words'] + [least])
-    high = min([wish.second for wish in wishes if wish.kind == 'words'] + [most])
-    return [] if (low, high) == (least, most) else [Wish('words', low, high)]
+def _sums_of_groups(groups, place: int) -> np.ndarray:
+    "The sum of the random numbers of each group's sentences: Int[2, groups]."
+    starts = np.cumsum([0] + [len(group) for group in groups[:-1]])
+    numbers = _random_numbers(place)[:, np.concatenate(groups)]
+    return np.add.reduceat(numbers, starts, axis=1) % _PRIME
 
 
-def plain_wishes(item: Item) -> list[Wish]:
-    "The wishes without those that follow from others by the rules above, sorted."
-    count = item.data[0]
-    wishes = set(wishes_of(item))
-    kept = _order_kept({(wish.first, wish.second) for wish in wishes if wish.kind == 'before'})
-    there = {word for wish in kept for word in wish[1:]}
-    kept += _lengths(wishes, count)
-    for wish in wishes:
-        implied = wish.kind == 'mention' and wish.first in there
-        if wish.kind not in ('before', 'words') and not implied:
-            kept.append(wish)
-    return sorted(kept, key=_name)
-
-
-def _listed(item: Item) -> str:
-    "A digest of the list of solutions, for problems of one sentence."
-    right = np.ones(len(all_sentences()), bool)
-    for wish in wishes_of(item):
-        table = _table(wish, 1)
-        state = table.behind[0][table.marks]
-        right &= (state >= 0) & table.good[state]
-    return hashlib.sha256(np.packbits(right).tobytes()).hexdigest()[:16]
+@lru_cache(8192)
+def _fingerprint(data: tuple) -> tuple[int, int]:
+    "Two numbers that tell sets of solutions apart: see the text above."
+    groups, steps, good = _situations(data)
+    totals = np.stack([good, good]).astype(np.int64)
+    for place in reversed(range(len(steps))):
+        behind = np.pad(totals, ((0, 0), (0, 1)))[:, steps[place]]
+        weights = _sums_of_groups(groups, place)[:, None]
+        totals = (behind * weights % _PRIME).sum(-1) % _PRIME
+    return tuple(totals[:, 0].tolist())
 
 
 def wishes_key(item: Item) -> str:
-    """Identity, blind to the order of wishes and to those that `plain_wishes` drops.
+    """Identity: two problems have one key exactly if they have the same solutions.
 
-    Problems of one sentence have one key exactly if they have the same solutions. Of several
-    sentences, one key says that the solutions are the same, and not the converse: see
-    `implied_wishes`.
+    Problems without solutions are one. Exactly: but for a chance of 1 in 10^17.
+    Raises ValueError for too many wishes at once.
     """
-    if item.data[0] == 1: return f'wishes|1|{_listed(item)}'
-    return f"wishes|{item.data[0]}|{'|'.join(map(_name, plain_wishes(item)))}"
+    count = item.data[0]
+    first, second = _fingerprint((count, _checked_wishes(item)))
+    return f'wishes|{count}|{first:08x}{second:08x}'
 
 # %% ../../nbs/tasks/14_wishes.ipynb #ac92625f
 _MOST = dict(avoid=3, words=1, mention=3, mood=1, before=2, rhyme=1, turn=1)
@@ -452,6 +450,13 @@ def _planted(count: int, kinds: list[str], rng: random.Random) -> list[tuple[str
     flat = 'mood' in kinds and feeling == 0
     still = 'turn' in kinds and not is_fulfilled(Wish('turn'), sentences)
     return None if flat or still else sentences
+
+
+@cache
+def _lengths_of_sentences() -> tuple[int, int]:
+    "Of the shortest and of the longest sentence."
+    sizes = [len(words) for words in all_sentences()]
+    return min(sizes), max(sizes)
 
 
 def _window(sentences, slack: int, rng: random.Random) -> Wish:
