@@ -1,6 +1,5 @@
 "Wishes: what is said of the form, what is read off a text, and which wishes add nothing."
 
-import itertools
 from types import SimpleNamespace
 import pytest
 from rl4llm.tasks import Item, Wish, task, wishes as W
@@ -124,17 +123,13 @@ def test_the_key_is_the_fingerprint_of_the_listed_solutions():
 
 def test_the_place_of_a_sentence_counts():
     "What is asked of the first sentence is not what is asked of the second."
-    pair = Item('wishes', (2, (('mention', 'cat'), ('words', 4, 4))))
-    listed = [
-        (i, j)
-        for i, j in itertools.product(range(len(all_sentences())), repeat=2)
-        if len(all_sentences()[i]) == len(all_sentences()[j]) == 2
-        and 'cat' in all_sentences()[i] + all_sentences()[j]
-    ]
+    pair = Item('wishes', (2, (('before', 'b', 'c'), ('words', 4, 4))))  # b runs . c runs .
+    i, j = (all_sentences().index((letter, 'runs')) for letter in 'bc')
     first, second = W._random_numbers(0), W._random_numbers(1)
-    prime = 2**31 - 1
-    sums = [sum(int(a[i]) * int(b[j]) for i, j in listed) % prime for a, b in zip(first, second)]
-    assert (first != second).mean() > 0.99 and pair.key == 'wishes|2|%08x%08x' % tuple(sums)
+    numbers = [int(a[i]) * int(b[j]) % (2**31 - 1) for a, b in zip(first, second)]
+    assert pair.key == 'wishes|2|%08x%08x' % tuple(numbers)
+    assert pair.key != Item('wishes', (2, (('before', 'c', 'b'), ('words', 4, 4)))).key
+
 
 
 def test_long_texts_have_keys_and_too_many_wishes_none():

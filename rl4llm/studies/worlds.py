@@ -202,7 +202,7 @@ def train_worlds(names, arm: str = 'trained', *, say=print, path=None) -> dict:
 
     names: all of them, whether they are due or not. arm: as in `world_recipe`.
     path: of the file; None for the one that is stored with the package.
-    A run takes from half a minute to a quarter of an hour.
+    A run takes from twenty seconds to five minutes of one processor, its exams not counted.
     Raises KeyError for a world or an arm that there is not, before any is trained on.
     """
     path = path or _WORLD_FILE

@@ -421,9 +421,10 @@ def _fingerprint(data: tuple) -> tuple[int, int]:
 
 
 def wishes_key(item: Item) -> str:
-    """Identity: two problems have one key exactly if they have the same solutions.
+    """Identity: problems of as many sentences have one key if they have the same solutions.
 
-    Problems without solutions are one. Exactly: but for a chance of 1 in 10^17.
+    Others have another, but for a chance of at most 1 in 10^17 (up to six sentences). Those
+    without solutions are one.
     Raises ValueError for too many wishes at once.
     """
     count = item.data[0]
