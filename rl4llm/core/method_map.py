@@ -6,7 +6,7 @@
 __all__ = ['recipe_tree', 'changes_of', 'is_placebo', 'recipe_map', 'RecipeTable', 'recipes']
 
 # %% ../../nbs/core/17_method_map.ipynb #834fa0e1
-import html, textwrap
+import html, math, textwrap
 from dataclasses import dataclass
 
 # %% ../../nbs/core/17_method_map.ipynb #52bab26c
@@ -101,6 +101,7 @@ _INCHES = 0.1            # inches for a square
 _LETTER = 0.0715         # width of a letter of the names, which are 8.5 points high
 _NARROW = 0.0615         # mean width of a letter of the changes, which are 8 points high
 _FITS = 50               # lines that can be read in one picture
+_COLUMNS = 3             # of names, where a single generation has more lines
 
 # %% ../../nbs/core/17_method_map.ipynb #e56b66ed
 def _columns(rows: list) -> tuple[float, float]:
@@ -113,15 +114,15 @@ def _columns(rows: list) -> tuple[float, float]:
 
 
 def _in_columns(rows: list, width: float) -> list[_Line]:
-    "The lines of a picture without words, in as many columns as are needed."
-    columns = -(-len(rows) // _FITS) + 1
-    length = -(-len(rows) // columns)
+    "The lines of a picture without words, in columns."
+    length = math.ceil(len(rows) / _COLUMNS)
     lines = []
     for place, (name, depth, hidden) in enumerate(rows):
         column, row = divmod(place, length)
         fields = [field for field, _ in changes_of(name)]
         y = 0.4 + _LINE * (row + 1)
-        lines.append(_Line(name, depth, hidden, fields, [''], y, column * width / columns))
+        left = column * width / _COLUMNS
+        lines.append(_Line(name, depth, hidden, fields, [''], y, left))
     return lines
 
 # %% ../../nbs/core/17_method_map.ipynb #63ad8d31
@@ -169,6 +170,7 @@ def recipe_map(root: str | None = None, *, depth: int | None = None, placebos: b
     depth: generations below the root; None shows as many as can be read in one picture.
     placebos: show them, too.
     width: in inches.
+    A single generation that is too much for one picture stands in columns, without the words.
     """
     import matplotlib.pyplot as plt
     rows = recipe_tree(root)
