@@ -315,6 +315,24 @@ BROKEN = {
         'as `correct`': short_items,
     },
     'shop_reward': {'a number below 0': text_reward(form=-1.0), 'as `correct`': short_items},
+    'mentions': {
+        '`full` is at least 1': text_reward(full=0),
+        '`words` is a list of words': text_reward(words='good'),
+    },
+    'leaky': {
+        'a gap outside [0, 1]': text_reward(gap=2.0),
+        'as the parts do': short_items,
+    },
+    'same_end': {'as `correct`': short_items},
+    'ensemble': {
+        'there are no parts': text_reward(parts=()),
+        'as the parts do': short_items,
+    },
+    'artefact_free': {'an error that is no probability': text_reward(error=2.0)},
+    'artefact_sum': {
+        'a weight below 0': text_reward(weight=-1.0),
+        'as the parts do': short_items,
+    },
     'flipped_reward': {
         'another `per`': text_reward(per='word'),
         '`rate`': text_reward(rate=2.0),

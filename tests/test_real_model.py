@@ -395,7 +395,7 @@ NOT_IN_TOKENS = set(
     value_guided_rollouts.beam value_guided_rollouts.epochs value_guided_rollouts.width
     dense_grpo.samples dense_grpo.seed tp_grpo.samples tp_grpo.seed dealt_effort.enough
     dealt_effort.seed rlsp_reward.enough search_effort.enough oni.budget srpo.least
-    several_kinds.kinds""".split()
+    several_kinds.kinds mentions.full leaky.seed artefact_free.seed""".split()
 )
 
 

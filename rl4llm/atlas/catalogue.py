@@ -80,6 +80,7 @@ PARTLY = {
     150: 'its database, reward and training; its programs, diffs and open problems are missing',
     154: 'its measure of novelty and its archive; its other algorithms are missing',
     155: 'its measure and weight; its curriculum is missing',
+    181: 'its reward and the choice of its question; its study of image rewards is missing',
     187: 'its task and measure of difficulty; its curriculum is missing',
     197: 'its measures; its distillation arm is missing',
     208: 'its weights by difficulty; its grounding task and rewards are missing',

@@ -849,7 +849,9 @@ def usual_tasks(reward) -> dict:
 _IN_A_BOX = {'linear': 'each program runs in a box with limits of its own'}
 _FINED = {'partial': 'an answer that breaks off is fined more than a whole one that misses'}
 _NO_BOUND = 'an answer at once is fined without a bound, and costs more than an error does'
-_EXCUSED = {'edit_reward': _FINED, 'rlsp_reward': dict.fromkeys(('monotone', 'hostile'), _NO_BOUND)}
+_NO_ORDER = 'a right text with an artefact is worth as much as any other without one'
+_EXCUSED = {'edit_reward': _FINED, 'rlsp_reward': dict.fromkeys(('monotone', 'hostile'), _NO_BOUND),
+            'artefact_sum': dict.fromkeys(('one more', 'near', 'hostile'), _NO_ORDER)}
 
 
 def needs_of(name: str) -> tuple[str, ...]:
