@@ -371,6 +371,10 @@ _REASONS = {
     'a control arm: the places are dealt out among the answers of a prompt': ['arena_rl_shuffled'],
     'a control arm: the rewards are dealt out among the responses to a prompt':
         ['rlpt_dealt', 'chipseek_dealt', 'shop_r1_dealt'],
+    'its reward has a flaw on purpose, which is found: right ends by wrong sums are paid in full':
+        ['leaky', 'leaky_mean', 'leaky_lowest'],
+    'a control arm: what a judge says is dealt out among the answers to a prompt':
+        ['leaky_gated_dealt', 'artefact_dealt'],
     'kinds of operation of one solution are paid, and the verdict never asked for':
         ['shop_r1_kinds'],
     'a thought is paid by what it says of one solution that is shown, and the verdict never asked '
