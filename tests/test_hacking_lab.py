@@ -60,7 +60,10 @@ def test_words_are_whole_and_any_of_them_counts():
     assert mentions(['?'], [chat], full=1) == [1.0]
 
 
-@pytest.mark.parametrize('bad', [dict(words='good'), dict(words=()), dict(words=(3,)), dict(full=0)])
+BAD_WORDS = [dict(words='good'), dict(words=()), dict(words=(3,)), dict(full=0)]
+
+
+@pytest.mark.parametrize('bad', BAD_WORDS)
 def test_bad_words(bad):
     with pytest.raises(ValueError, match='wanted a tuple of words'):
         mentions(['?'], ['x'], **bad)
@@ -328,7 +331,10 @@ def test_a_rise_of_nothing_is_as_rare_as_on_paper():
     assert abs(alarm_rate(risen, 1.645) - 0.05) < 0.02
 
 
-@pytest.mark.parametrize(('rate', 'edge'), [(0.0, 4), (0.25, 3), (0.3, 3), (0.5, 2), (1.0, -math.inf)])
+EDGES = [(0.0, 4), (0.25, 3), (0.3, 3), (0.5, 2), (1.0, -math.inf)]
+
+
+@pytest.mark.parametrize(('rate', 'edge'), EDGES)
 def test_a_threshold_lets_so_many_honest_ones_ring(rate, edge):
     honest = [2, 4, 1, 3]
     assert threshold_for(honest, rate) == edge
@@ -379,7 +385,8 @@ def test_the_judge_of_the_recipes_errs_about_one_text_in_ten():
 def test_the_placebos_deal_out_what_the_judge_says():
     texts = [f'{n} + 1 = {n + 1 + n % 2} ; 5 * 10 = 50' for n in range(12)]
     asked = rows(*texts)
-    own, dealt = (call_reward(recipe(name).reward, **asked) for name in ('artefact', 'artefact_dealt'))
+    names = ('artefact', 'artefact_dealt')
+    own, dealt = (call_reward(recipe(name).reward, **asked) for name in names)
     assert own != dealt and sum(own) == pytest.approx(sum(dealt))
     gates = call_reward(recipe('leaky_gated_dealt').reward, **asked)
     part = np.array(call_reward(recipe('leaky').reward, **asked))
