@@ -120,7 +120,8 @@ class Weights:
                 continue  # it catches up
             rollouts = self.state.rollouts
             mixed = (group_std(rollouts.rewards, rollouts.group) > 0).any()
-            imitates = 'archived_rows' in str(self.state.recipe.sampler)  # its rows are all right
+            kinds = ('archived_rows', 'rstar_traces', 'best_first_traces')  # they imitate right rows
+            imitates = any(kind in str(self.state.recipe.sampler) for kind in kinds)
             self.informative.append(bool(mixed or (imitates and (rollouts.rewards > 0).any())))
             self.after.append(on_disk(weights_of(self.state.policy)))
         return self.after[step]
