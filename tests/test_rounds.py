@@ -1,4 +1,4 @@
-"""Rounds of search and training: what is kept, from where it goes on, and that a killed run ends as another."""
+"""Rounds of search and training: what is kept, and that a killed run ends as another."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""rStar-Math and BFS-Prover-V2: numbers by hand, plain draws where nothing is searched, memory that goes on."""
+"""rStar-Math and BFS-Prover-V2: numbers by hand, plain draws, memory that goes on."""
 
 import math
 from itertools import product
@@ -214,8 +214,8 @@ def test_sides_are_those_of_the_pairs_or_tossed(searched, policy):
     again = found_pairs(searched, swap=by_coin)
     assert torch.equal(again.chosen, tossed.chosen)
     assert not as_judged(torch.rand(5)).any()
-    first = [pair for tree in searched.trees for pair in step_pairs(tree)][0]
     k = next(k for k, tree in enumerate(searched.trees) if step_pairs(tree))
+    first = step_pairs(searched.trees[k])[0]
     said = searched.trees[k].from_root(first.chosen)
     assert pairs.rows.tokens[0, : len(said)].tolist() == said
     assert found_pairs(SimpleNamespace(trees=[Tree()])) is None
@@ -398,7 +398,7 @@ def test_the_search_goes_on_behind_what_the_cache_has(policy):
     plain = best_first_traces(policy, problems, 1, seed=1, budget=250, **STEP)
     found = [bool(right_ends(tree)) for tree in bare.trees]
     right = scored(policy, plain, use('correct')).rewards > 0
-    assert [a for a in found] == right.tolist(), "one prover without a plan is best first"
+    assert found == right.tolist(), "one prover without a plan is best first"
 
 
 # memory
