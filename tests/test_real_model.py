@@ -394,7 +394,8 @@ NOT_IN_TOKENS = set(
     evolved_edits.islands evolved_edits.population edit_reward.lazy
     rstar_traces.keep rstar_traces.width rstar_traces.depth rstar_traces.epochs
     best_first_traces.width best_first_traces.depth best_first_traces.seed
-    best_first_traces.max_new_tokens value_guided_rollouts.beam value_guided_rollouts.epochs value_guided_rollouts.width
+    best_first_traces.max_new_tokens value_guided_rollouts.beam value_guided_rollouts.epochs
+    value_guided_rollouts.width
     dense_grpo.samples dense_grpo.seed tp_grpo.samples tp_grpo.seed dealt_effort.enough
     dealt_effort.seed rlsp_reward.enough search_effort.enough oni.budget srpo.least
     several_kinds.kinds""".split()
