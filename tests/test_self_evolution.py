@@ -434,7 +434,7 @@ def test_recipes_train_apart_from_parent_and_placebo(policy):
     ends = {}
     for name in names:
         learner = policy.clone()
-        train(learner, EASY, recipe(name, prompts=4, group=8, lr=2e-4), steps=1, seed=0)
+        train(learner, 'countdown', recipe(name, prompts=8, group=12, lr=2e-4), steps=1, seed=0)
         ends[name] = weights(learner)
         assert not torch.equal(ends[name], start), name
     for name in names[:1] + names[2:]:
