@@ -38,6 +38,7 @@ LATER = {
         ('latr', 'latr_draw', 'latr_random_branching', 'latr_random_pruning'),
         (3, "rows of a tree are much alike: a group with both rewards has to turn up"),
     ),
+    'rstar_dealt': (3, "the network leads from the second search on, and has to rank a pair otherwise"),
     'go_explore_random': (10, "few cells are open in an easy problem, and mostly all are chosen"),
     'oni_dealt': (6, "a state that was labelled has to come back in a later problem"),
     'off_policy_mask': (6, "samples are as old as they get after four steps"),
@@ -120,7 +121,9 @@ class Weights:
                 continue  # it catches up
             rollouts = self.state.rollouts
             mixed = (group_std(rollouts.rewards, rollouts.group) > 0).any()
-            imitates = 'archived_rows' in str(self.state.recipe.sampler)  # its rows are all right
+            # these imitate right rows
+            kinds = ('archived_rows', 'rstar_traces', 'best_first_traces')
+            imitates = any(kind in str(self.state.recipe.sampler) for kind in kinds)
             self.informative.append(bool(mixed or (imitates and (rollouts.rewards > 0).any())))
             self.after.append(on_disk(weights_of(self.state.policy)))
         return self.after[step]

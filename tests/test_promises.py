@@ -251,6 +251,22 @@ BROKEN = {
         'numbers below 1': sampled(width=0),
         'a model outside the Llama family': of_foreign_model,
     },
+    'rstar_traces': {
+        'no value': made_with(value=None),
+        'numbers that make no sense': made_with(width=0),
+        'a budget below the group': made_and_sampled(budget=1),
+        'a word that is no token': made_and_sampled(ends=('two words',)),
+        'as `sample`': sampled([]),
+        'a model outside the Llama family': of_foreign_model,
+    },
+    'best_first_traces': {
+        'numbers below 1': sampled(width=0),
+        'a budget below the group': sampled(budget=1),
+        'a word that is no token': sampled(ends=('two words',)),
+        'a problem that nobody can verify': sampled(['2 + 3']),
+        'as `sample`': sampled([]),
+        'a model outside the Llama family': of_foreign_model,
+    },
     'value_guided_rollouts': {
         'no value': made_with(value=None),
         'numbers that make no sense': made_with(width=0),
@@ -440,6 +456,11 @@ BROKEN = {
         'as `node_numbers`': with_parents,
     },
     'prune_leaves': {'a share outside (0, 1]': knobs(share=0.0)},
+    'middle_steps': {
+        'quantiles outside 0 to 1': knobs(high=1.5),
+        'in another order': knobs(low=0.9, high=0.1),
+        'as `drop_zero_rows`': knobs(low=-1.0),
+    },
     'accuracy_band': {
         'a `low` above `high`': knobs(low=1.0, high=0.0),
         'a `most` below 1': knobs(most=0),

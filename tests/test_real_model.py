@@ -392,7 +392,10 @@ NOT_IN_TOKENS = set(
     deep_search_rollouts.seed deep_search_rollouts.width replayed_search.depth
     replayed_search.size replayed_search.width evolved_edits.archive evolved_edits.every
     evolved_edits.islands evolved_edits.population edit_reward.lazy
-    value_guided_rollouts.beam value_guided_rollouts.epochs value_guided_rollouts.width
+    rstar_traces.keep rstar_traces.width rstar_traces.depth rstar_traces.epochs
+    best_first_traces.width best_first_traces.depth best_first_traces.seed
+    best_first_traces.max_new_tokens value_guided_rollouts.beam value_guided_rollouts.epochs
+    value_guided_rollouts.width
     dense_grpo.samples dense_grpo.seed tp_grpo.samples tp_grpo.seed dealt_effort.enough
     dealt_effort.seed rlsp_reward.enough search_effort.enough oni.budget srpo.least
     several_kinds.kinds mentions.full leaky.seed artefact_free.seed""".split()
@@ -424,7 +427,8 @@ def test_every_recipe_trains_a_text_model(qwen, name):
         made = made.but(select=use(made.select, most=None))  # all groups are trained on
     row = train(qwen.clone(), task('countdown', level='easy'), made, steps=1, limit=1e6).rows[0]
     whole = made.prompts * made.group
-    gives_all = made.sampler.name != 'archived_rows'  # which gives what was found right
+    found = ('archived_rows', 'rstar_traces', 'best_first_traces')  # give what was found right
+    gives_all = made.sampler.name not in found
     assert (
         (row['rows'] == whole if gives_all else 0 < row['rows'] <= whole)
         and row['tokens'] / row['rows'] <= 8

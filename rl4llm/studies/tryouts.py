@@ -440,6 +440,7 @@ _PER_TOKEN = dict(advantage='hicra')
 
 # %% ../../nbs/studies/03_tryouts.ipynb #4c651de2
 IDLE = {}
+IDLE['expert_iteration'] = _SEVERAL
 IDLE['gspo_token'] = Idle(
     "where all tokens of a row share one advantage its gradient is GSPO's, as the paper says",
     acts=_PER_TOKEN, beside=_PER_TOKEN)

@@ -6,6 +6,7 @@ from . import loop as loop
 from . import pretraining as pretraining
 from . import real_models as real_models
 from . import records as records
+from . import rounds as rounds
 from . import run_identity as run_identity
 from . import sharing as sharing
 from . import step_metrics as step_metrics
@@ -111,6 +112,16 @@ from .records import read_metrics as read_metrics
 from .records import rewind as rewind
 from .records import run_in as run_in
 from .records import weights_hash as weights_hash
+from .rounds import KeptRows as KeptRows
+from .rounds import RoundsState as RoundsState
+from .rounds import every_round as every_round
+from .rounds import gather_round as gather_round
+from .rounds import learn_round as learn_round
+from .rounds import no_round as no_round
+from .rounds import restore_rounds as restore_rounds
+from .rounds import save_round as save_round
+from .rounds import train_rounds as train_rounds
+from .rounds import when_stalled as when_stalled
 from .run_identity import MACHINE as MACHINE
 from .run_identity import SAME as SAME
 from .run_identity import check_same_run as check_same_run
