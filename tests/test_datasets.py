@@ -126,6 +126,7 @@ def test_the_full_scale_files_name_known_data_sets():
     assert nameless == {
         'adactrl',
         'arena_rl',
+        'bfs_prover',
         'dph_forward_kl',
         'duration_aware',
         'paired',
@@ -133,6 +134,7 @@ def test_the_full_scale_files_name_known_data_sets():
         'rlcr',
         'rlp',
         'rlpt',
+        'rstar',
         'rubric',
         'scope',
         'tool_star',

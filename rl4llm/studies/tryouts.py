@@ -344,6 +344,8 @@ _REASONS = {
     'two problems for training: as with one, they are learned by heart':
         ['paired', 'paired_scale', 'paired_pooled'],
     'a control arm: it clips around a policy of several steps ago': ['stale_grpo'],
+    'a control arm: searched in an order by chance fewer problems give a row, and one run of this '
+    'size does not show the gain': ['bfs_prover_random'],
     'it aims at a posterior with a strong pull to the start, so pass@1 is to rise little':
         ['distributional_control'],
     'about half of these easy problems count as solved and are rehearsed, not trained':

@@ -115,11 +115,8 @@ from .records import weights_hash as weights_hash
 from .rounds import KeptRows as KeptRows
 from .rounds import RoundsState as RoundsState
 from .rounds import every_round as every_round
-from .rounds import gather_round as gather_round
 from .rounds import learn_round as learn_round
 from .rounds import no_round as no_round
-from .rounds import restore_rounds as restore_rounds
-from .rounds import save_round as save_round
 from .rounds import train_rounds as train_rounds
 from .rounds import when_stalled as when_stalled
 from .run_identity import MACHINE as MACHINE
