@@ -5791,6 +5791,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'rl4llm/rewards/hacking_lab.py'),
                                             'rl4llm.rewards.hacking_lab._released_share': ( 'rewards/hacking_lab.html#_released_share',
                                                                                             'rl4llm/rewards/hacking_lab.py'),
+                                            'rl4llm.rewards.hacking_lab._stands_alone': ( 'rewards/hacking_lab.html#_stands_alone',
+                                                                                          'rl4llm/rewards/hacking_lab.py'),
                                             'rl4llm.rewards.hacking_lab.alarm_rate': ( 'rewards/hacking_lab.html#alarm_rate',
                                                                                        'rl4llm/rewards/hacking_lab.py'),
                                             'rl4llm.rewards.hacking_lab.artefact_free': ( 'rewards/hacking_lab.html#artefact_free',

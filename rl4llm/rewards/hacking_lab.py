@@ -129,25 +129,34 @@ def disagreement(values) -> list[float]:
     return np.std(np.array(values, dtype=float), axis=0).tolist()
 
 # %% ../../nbs/rewards/18_hacking_lab.ipynb #ab4e8abf
-_SUM = re.compile(r'(?<!\d)(\d{1,6})[ \t]{0,3}([-+*])[ \t]{0,3}(\d{1,6})[ \t]{0,3}='
-                  r'[ \t]{0,3}(\d{1,6})(?!\d)')
+_SUM = re.compile(r'(?<![\w.,^])(\d{1,6})[ \t]{0,3}([-+*])[ \t]{0,3}(\d{1,6})[ \t]{0,3}='
+                  r'[ \t]{0,3}(\d{1,6})(?!\d|[.,]\d)')
+_BEFORE = re.compile(r'(?:\A|[\n;:>]|(?<![\w\\])[A-Za-z]+)[ \t]*\Z')
+_SIGN_WORDS = ('times', 'plus', 'minus', 'by', 'over', 'mod')
 _LARGEST = 10**13
 
 
 def wrong_sums(text: str) -> int:
     """How many sums `a op b = c` of whole numbers in a text are wrong.
 
-    Sums that are parts of longer ones are not counted.
+    Only those count that stand alone: at the start, or behind a word, a colon, a semicolon or a
+    tag. What is a part of a longer sum is not counted.
     """
     wrong = 0
     for found in _SUM.finditer(text):
-        before = text[max(0, found.start() - 4):found.start()].strip()[-1:]
-        after = text[found.end():found.end() + 4].strip()[:1]
         a, sign, b, c = found.groups()
-        alone = before not in tuple('+-*/=.') and after not in tuple('+-*/')
         result = int(a) - int(b) if sign == '-' else combine(int(a), sign, int(b), _LARGEST)
-        wrong += alone and result != int(c)
+        wrong += result != int(c) and _stands_alone(text, *found.span())
     return wrong
+
+
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    "Whether a sum is no part of a longer one."
+    before = text[max(0, start - 24):start]
+    after = text[end:end + 4].strip()[:1]
+    words = before.split() or ['']
+    begins = bool(_BEFORE.search(before)) and words[-1].lower() not in _SIGN_WORDS
+    return begins and after not in tuple('+-*/^%×')
 
 # %% ../../nbs/rewards/18_hacking_lab.ipynb #83756b23
 def artefacts_of(text: str) -> dict[str, float]:
