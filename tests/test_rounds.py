@@ -1,17 +1,21 @@
 """Rounds of search and training: what is kept, and that a killed run ends as another."""
 
 import json
+from functools import partial
+from types import FunctionType
 
 import pytest
 import torch
 
 from conftest import weights
+from rl4llm.core.numerics import fold
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import recipe, use
 from rl4llm.objectives.offline import as_logged
 from rl4llm.tasks import task
 from rl4llm.training import rounds as module
 from rl4llm.training.checkpoints import list_checkpoints
+from rl4llm.training.loop import train
 from rl4llm.training.rounds import (
     KeptRows,
     every_round,
@@ -40,6 +44,20 @@ def led():
     return recipe('rstar', prompts=2, group=4, lr=2e-4, sampler=sampler)
 
 
+@pytest.fixture
+def seen(monkeypatch):
+    "Takes the rows that each round is trained on."
+    found = []
+
+    class Noted(KeptRows):
+        def __init__(self, rows):
+            super().__init__(rows)
+            found.append(rows)
+
+    monkeypatch.setattr(module, 'KeptRows', Noted)
+    return found
+
+
 def test_kept_rows_come_in_any_order_and_none_twice(policy):
     items = EASY.sample(4, seed=1)
     rows = as_logged(policy.sample(items, 4, seed=0))
@@ -60,21 +78,9 @@ def test_when_it_has_stalled():
     assert when_stalled(found(0.1, 0.5, 0.51)) and not when_stalled(found(0.5, 0.51), least=0.005)
 
 
-def test_a_round_imitates_right_rows_alone(policy, plain):
+def test_a_round_imitates_right_rows_alone(policy, plain, seen):
     learner = policy.clone()
-    seen = []
-    inner = module.KeptRows
-
-    class Noted(inner):
-        def __init__(self, rows):
-            super().__init__(rows)
-            seen.append(rows)
-
-    module.KeptRows = Noted
-    try:
-        records = train_rounds(learner, EASY, plain, rounds=2, keep=None, afresh=no_round, **SMALL)
-    finally:
-        module.KeptRows = inner
+    records = train_rounds(learner, EASY, plain, rounds=2, keep=None, afresh=no_round, **SMALL)
     assert [len(rows) for rows in seen] == [record['rows'] for record in records]
     assert records[1]['rows'] == records[0]['right'] + records[1]['right']
     for rows in seen:
@@ -89,6 +95,25 @@ def test_rows_of_the_last_round_alone(policy, plain):
     records = train_rounds(policy.clone(), EASY, plain, rounds=2, **SMALL)
     assert [record['rows'] for record in records] == [record['right'] for record in records]
     assert all(record['afresh'] for record in records)
+
+
+def test_afresh_is_the_first_weights_on_the_rows_of_this_round(policy, plain, seen):
+    anew, onward = policy.clone(), policy.clone()
+    train_rounds(anew, EASY, plain, rounds=2, afresh=every_round, **SMALL)
+    train_rounds(onward, EASY, plain, rounds=2, afresh=no_round, **SMALL)
+    assert seen[1].texts == seen[3].texts, 'both drew the same, from the weights of round one'
+    assert not torch.equal(weights(anew), weights(onward))
+    base = policy.clone()
+    made = plain.but(sampler=use(KeptRows(seen[1])))
+    train(base, EASY, made, steps=1, seed=int(fold(0, 2, 2)) & (2**62 - 1))
+    assert torch.equal(weights(anew), weights(base))
+
+
+def test_a_later_round_draws_other_answers(policy, plain, seen):
+    learner = policy.clone()
+    train_rounds(learner, EASY, plain.but(lr=1e-30), rounds=2, **SMALL)
+    assert torch.equal(weights(learner), weights(policy)), 'nothing has moved'
+    assert sorted(seen[0].texts) != sorted(seen[1].texts)
 
 
 @pytest.mark.parametrize('which', ('plain', 'led'))
@@ -131,12 +156,73 @@ def test_nothing_found_is_nothing_trained(policy, plain):
     learner = policy.clone()
     record, = train_rounds(learner, Hopeless(), plain, rounds=1, **SMALL)
     assert record['solved'] == record['right'] == record['rows'] == 0 and 'loss' not in record
+    assert record['afresh'] is False, 'no weights were put back'
     assert torch.equal(weights(learner), weights(policy))
 
 
 def test_an_exam_is_part_of_the_record(policy, plain):
     found = train_rounds(policy.clone(), EASY, plain, rounds=1, examine=lambda learner: 7, **SMALL)
     assert found[0]['exam'] == 7
+
+
+def of_another_process(fn):
+    "A function that is the same and stands at another address."
+    twin = FunctionType(fn.__code__, fn.__globals__, fn.__name__)
+    twin.__kwdefaults__ = fn.__kwdefaults__
+    return twin
+
+
+def test_a_rule_with_a_number_is_known_again(policy, plain, tmp_path):
+    terms = dict(path=tmp_path, **SMALL)
+    first = partial(when_stalled, least=0.1)
+    train_rounds(policy.clone(), EASY, plain, rounds=1, afresh=first, **terms)
+    run = json.loads((tmp_path / '00000001' / 'state.json').read_text())['run']
+    assert 'afresh by when_stalled(least=0.1), 1 steps' in run['task_settings']
+    for rounds, rule in (
+        (2, partial(of_another_process(when_stalled), least=0.1)),
+        (2, use(when_stalled, least=0.1)),
+    ):
+        records = train_rounds(policy.clone(), EASY, plain, rounds=rounds, afresh=rule, **terms)
+        assert [record['step'] for record in records] == [1, 2]
+    for other in (partial(when_stalled, least=0.2), when_stalled, every_round):
+        with pytest.raises(ValueError, match='holds another run'):
+            train_rounds(policy.clone(), EASY, plain, rounds=3, afresh=other, **terms)
+
+
+def test_rules_of_ones_own_are_told_apart_by_their_code(policy, plain, tmp_path):
+    def rule_of(bar):
+        def rule(records):
+            return records[-1]['solved'] < bar
+
+        return rule
+
+    terms = dict(path=tmp_path, **SMALL)
+    train_rounds(policy.clone(), EASY, plain, rounds=1, afresh=rule_of(0.5), **terms)
+    assert len(train_rounds(policy.clone(), EASY, plain, rounds=1, afresh=rule_of(0.5), **terms))
+    with pytest.raises(ValueError, match='holds another run'):
+        train_rounds(policy.clone(), EASY, plain, rounds=1, afresh=rule_of(0.6), **terms)
+
+
+class Bar:
+    def __call__(self, records):
+        return True
+
+
+@pytest.mark.parametrize(
+    'rule',
+    [
+        lambda records: True,
+        lambda records: False,
+        partial(lambda records, bar: True, bar=1),
+        partial(when_stalled, least=object()),
+        Bar(),
+        None,
+    ],
+)
+def test_a_rule_without_a_name_is_refused(policy, plain, rule, tmp_path):
+    with pytest.raises(ValueError, match='afresh is .*: wanted a function written with def, or'):
+        train_rounds(policy, EASY, plain, rounds=1, afresh=rule, path=tmp_path, **SMALL)
+    assert not list_checkpoints(tmp_path)
 
 
 def test_one_sentence_says_what_is_wrong(policy, plain, tmp_path):

@@ -1,7 +1,7 @@
 """rStar-Math and BFS-Prover-V2: numbers by hand, plain draws, memory that goes on."""
 
 import math
-from itertools import product
+from itertools import combinations_with_replacement, product
 from types import SimpleNamespace
 
 import pytest
@@ -139,6 +139,24 @@ def test_sums_and_visits_are_those_of_the_ends(searched):
         assert tokens_drawn(tree) >= 120 or rollout_place(tree) == []
 
 
+def test_a_value_is_asked_of_what_is_open_alone(policy, items):
+    forest = GrowingForest(policy, items[:2], seed=0)
+
+    def half(rows):
+        return torch.full((len(rows),), 0.5)
+
+    search(forest, mcts_strategy(100, ends=end_ids(policy, (';',)), value=half))
+    for tree in forest.trees:
+        first = tree.children(0)
+        begun = [i for i in range(1, len(tree)) if not tree[i].ended]
+        assert set(first) & set(begun)
+        for node in begun:
+            ends = [i for i in tree.leaves if tree[i].visits and tree[i].ended]
+            below = [tree[i].value for i in ends if node in tree.path(i)]
+            assert tree[node].value == pytest.approx(math.tanh(0.5) + sum(below))
+            assert tree[node].visits == 1 + len(below)
+
+
 # traces and pairs
 
 
@@ -221,6 +239,12 @@ def test_sides_are_those_of_the_pairs_or_tossed(searched, policy):
     assert found_pairs(SimpleNamespace(trees=[Tree()])) is None
 
 
+def test_pairs_of_a_forest_weigh_what_those_of_its_trees_weigh(searched):
+    by_tree = [pair.weight for tree in searched.trees for pair in step_pairs(tree)]
+    assert len(set(by_tree)) > 1 and max(by_tree) < 1
+    assert found_pairs(searched).weight.tolist() == pytest.approx(by_tree)
+
+
 def test_dealt_values_are_the_same_numbers_in_each_problem(searched, policy):
     critic = TokenScorer(lr=1e-2)
     pairs = found_pairs(searched)
@@ -249,6 +273,25 @@ def test_rows_are_right_and_replayed(policy, items):
     with torch.no_grad():
         logp, _ = policy.logprobs(rows)
     assert (logp - rows.logp_behave)[rows.mask].abs().max() < 1e-4
+
+
+@pytest.mark.parametrize('keep', (1, 3))
+def test_as_many_rows_as_are_kept(policy, items, keep):
+    rows = rstar_traces(keep=keep, **STEP)(policy, items, 8, seed=0)
+    counts = rows.prompt.bincount()
+    assert counts.max() == keep and counts.min() >= 1
+
+
+def test_gap_and_swap_reach_the_pairs(policy, items):
+    def pairs_of(**how):
+        sampler = rstar_traces(**how, **STEP)
+        sampler(policy, items[:2], 8, seed=0)
+        return sampler.pairs
+
+    plain, tossed = pairs_of(), pairs_of(swap=by_coin)
+    assert len(plain.weight) > 3 and pairs_of(gap=2.5) is None, 'no margin is above two'
+    assert torch.equal(plain.rows.tokens, tossed.rows.tokens)
+    assert not torch.equal(plain.chosen, tossed.chosen)
 
 
 def test_a_tree_without_an_end_gives_one_that_is_drawn(policy, items):
@@ -401,6 +444,27 @@ def test_the_search_goes_on_behind_what_the_cache_has(policy):
     assert found == right.tolist(), "one prover without a plan is best first"
 
 
+@pytest.mark.parametrize('plans', (1, 3))
+def test_behind_dead_subgoals_every_plan_is_asked_and_then_all_is_searched(policy, plans):
+    numbers = ((2, 3, 4), (5, 7, 11))
+    hopeless = [Item('countdown', (these, 97, 99, '+-*')) for these in numbers]
+    one_step_on = list(combinations_with_replacement(range(100), 2))
+    asked = {item.key: [] for item in hopeless}
+
+    def last_that_was_reached(item, attempt):
+        asked[item.key].append(attempt)
+        return one_step_on
+
+    forest = GrowingForest(policy, hopeless, seed=1)
+    how = dict(budget=2000, ends=end_ids(policy, (';',)))
+    planned_search(forest, last_that_was_reached, plans=plans, **how)
+    for tree, item in zip(forest.trees, hopeless):
+        assert list(dict.fromkeys(asked[item.key])) == list(range(plans))
+        assert tokens_drawn(tree) < 2000 and best_first(tree) == [], 'nothing is left open'
+        searched = [i for i in tree.children(0) if tree.children(i)]
+        assert len(searched) > 1, 'nor was it all below one subgoal'
+
+
 # memory
 
 
@@ -416,7 +480,33 @@ def test_the_first_call_is_led_by_ends_and_later_ones_by_the_network(policy, ite
     ours, theirs = (one(policy, items, 8, seed=9) for one in (sampler, twin))
     assert ours.texts == theirs.texts and torch.equal(ours.logp_behave, theirs.logp_behave)
     fresh = rstar_traces(**STEP)(policy, items, 8, seed=9)
-    assert sampler.pairs is not None and len(fresh) > 0
+    assert fresh.texts != ours.texts, 'the network has led the search elsewhere'
+
+
+def test_a_taught_network_is_asked_at_each_open_node(policy, items):
+    asked = []
+
+    def noted(critic, rows, policy):
+        asked.append((critic, len(rows)))
+        return learned_value(critic, rows, policy)
+
+    sampler = rstar_traces(value=noted, **STEP)
+    sampler.update(sampler(policy, items[:2], 8, seed=0))
+    assert not asked
+    sampler(policy, items[:2], 8, seed=9)
+    assert asked and all(critic is sampler.critic for critic, _ in asked)
+
+
+def test_the_network_learns_from_the_pairs_by_their_weights(policy, items):
+    sampler = rstar_traces(**STEP)
+    rows = sampler(policy, items[:2], 8, seed=0)
+    pairs = sampler.pairs
+    twin = TokenScorer(lr=1e-3)
+    first = pair_loss(*scores_of(twin, pairs, policy), pairs.weight).item()
+    unweighed = pair_loss(*scores_of(twin, pairs), torch.ones_like(pairs.weight)).item()
+    sampler.update(rows)
+    assert sampler.losses[0] == pytest.approx(first, rel=1e-5)
+    assert first < 0.9 * unweighed
 
 
 def test_without_pairs_nothing_is_learnt(policy):

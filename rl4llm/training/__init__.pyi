@@ -125,6 +125,7 @@ from .run_identity import check_same_run as check_same_run
 from .run_identity import code_digests as code_digests
 from .run_identity import config_of as config_of
 from .run_identity import differences as differences
+from .run_identity import function_settings as function_settings
 from .run_identity import identity as identity
 from .run_identity import open_run as open_run
 from .run_identity import recipe_differences as recipe_differences

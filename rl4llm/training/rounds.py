@@ -29,7 +29,7 @@ from .checkpoints import (latest_checkpoint, pack_stages, save_checkpoint,
                                          unpack_stages)
 from .loop import length_limit, train
 from .records import locked
-from .run_identity import check_same_run, config_of
+from .run_identity import check_same_run, config_of, function_settings
 
 # %% ../../nbs/training/11_rounds.ipynb #5071c2c1
 class KeptRows:
@@ -118,7 +118,7 @@ def _gather_round(state: RoundsState, number: int) -> None:
 def learn_round(state: RoundsState, number: int, afresh) -> None:
     "The supervised training of a round, from the first weights if `afresh` says so."
     record = state.records[-1]
-    record['afresh'] = bool(afresh(state.records))
+    record['afresh'] = bool(state.batches) and bool(afresh(state.records))
     record['rows'] = sum(map(len, state.batches))
     if not state.batches: return
     if record['afresh']:
@@ -138,10 +138,12 @@ def train_rounds(policy, task, recipe, *, rounds: int, steps: int, problems: int
     steps: of the training of a round, with at most `prompts` x `group` rows each.
     problems: so many are drawn once, and asked in each round. keep: as many rounds give their
     right rows to a training (None: all so far). afresh: a function of the records, as
-    `every_round`. examine: a function of the policy, whose result is recorded as 'exam'.
+    `every_round` or `use(when_stalled, least=0.1)`. examine: a function of the policy, whose
+    result is recorded as 'exam'.
     path: a folder; one that holds the same run is continued behind its last round.
     Costs are those of the gathering: as `Meter` counts, and the tokens `drawn`.
-    Raises ValueError for numbers below 1, or a folder that holds another run.
+    Raises ValueError for numbers below 1, a function `afresh` without a name, or a folder that
+    holds another run.
     """
     check_whole('train_rounds', rounds=rounds, steps=steps, problems=problems,
                 keep=1 if keep is None else keep)
@@ -150,7 +152,7 @@ def train_rounds(policy, task, recipe, *, rounds: int, steps: int, problems: int
     recipe = as_recipe(recipe)
     config = config_of(policy, task, recipe, steps, seed)
     config['task_settings'] += (f", {problems} problems, rows of {keep or 'all'} rounds, afresh "
-                                f"by {getattr(afresh, '__name__', afresh)}, {steps} steps")
+                                f"by {function_settings(afresh, 'afresh')}, {steps} steps")
     first = {name: x.detach().clone() for name, x in pack(policy.model).items()}
     items = task.sample(problems, seed=int(fold(seed, 0)))
     state = RoundsState(policy, task, recipe, build_stages(recipe), items, steps, seed, keep, first)
