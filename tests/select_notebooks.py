@@ -283,9 +283,13 @@ def execute(files, workers=2):
     options = dict(skip_flags=config.tst_flags.split(), cell_timeout=config.cell_timeout)
     one = partial(execute_one, basepath=TOP, **options)
     pool = get_context('fork').Pool(workers, maxtasksperchild=1)
+    done = []
     with working_directory(TOP / 'nbs'), pool:
-        done = pool.map(one, [TOP / f for f in files], chunksize=1)
-    return [(file, passed, seconds) for file, (passed, seconds) in zip(files, done)]
+        results = pool.imap(one, [TOP / f for f in files], chunksize=1)
+        for file, (passed, seconds) in zip(files, results):
+            print(f'{seconds:6.1f} s  {file}' + ('' if passed else '  FAILED'), flush=True)
+            done.append((file, passed, seconds))
+    return done
 
 
 def run(chosen):
