@@ -5779,6 +5779,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'rl4llm/rewards/collective.py'),
                                            'rl4llm.rewards.collective._text_of': ( 'rewards/collective.html#_text_of',
                                                                                    'rl4llm/rewards/collective.py'),
+                                           'rl4llm.rewards.collective._texts_of': ( 'rewards/collective.html#_texts_of',
+                                                                                    'rl4llm/rewards/collective.py'),
                                            'rl4llm.rewards.collective.asked_peer': ( 'rewards/collective.html#asked_peer',
                                                                                      'rl4llm/rewards/collective.py'),
                                            'rl4llm.rewards.collective.collective_consistency': ( 'rewards/collective.html#collective_consistency',

@@ -5,21 +5,21 @@
 # %% auto #0
 __all__ = ['PEERS', 'self_consistency', 'crowd_label', 'collective_consistency', 'asked_peer', 'crowd_reward']
 
-# %% ../../nbs/rewards/19_collective.ipynb #038317b5
+# %% ../../nbs/rewards/19_collective.ipynb #22f2702e
 from collections import Counter
-from functools import cache
+from functools import cache, lru_cache
 
-# %% ../../nbs/rewards/19_collective.ipynb #75e083f6
+# %% ../../nbs/rewards/19_collective.ipynb #17c6d7e4
 from ..core.numerics import fold
 from ..core.policy import Policy, as_policy
 from ..core.registry import add_recipe, stage, use
 from ..core.settings_file import check_whole
-from .label_free import (answers_of, dealt_reward, majority_reward, rows_by_prompt,
-                                       scorable, vote)
+from .label_free import (answers_of, dealt_reward, rows_by_prompt, scorable,
+                                       vote)
 from .verifier import as_item
 from ..tasks.protocol import task_of
 
-# %% ../../nbs/rewards/19_collective.ipynb #06923d7e
+# %% ../../nbs/rewards/19_collective.ipynb #8f14e914
 def self_consistency(answers) -> float:
     """The share of a model's samples that give its favourite answer; 0 if none can be read.
 
@@ -48,10 +48,16 @@ def collective_consistency(crowd, label) -> float:
     answers = [answer for said in crowd for answer in said]
     return sum(answer is not None and answer == label for answer in answers) / len(answers)
 
-# %% ../../nbs/rewards/19_collective.ipynb #e751a597
+# %% ../../nbs/rewards/19_collective.ipynb #940999ef
 @cache
 def _loaded(name: str) -> Policy:
     return Policy.load(name)
+
+
+@lru_cache(maxsize=64)
+def _texts_of(name: str, questions: tuple, count: int, seed: int) -> tuple[str, ...]:
+    "What a model that never changes says, kept for when it is asked the same again."
+    return _loaded(name).sample(list(questions), count, seed=seed).texts
 
 
 def asked_peer(peer, questions, count: int, *, seed: int = 0) -> list[list[str]]:
@@ -61,12 +67,14 @@ def asked_peer(peer, questions, count: int, *, seed: int = 0) -> list[list[str]]
     questions: problems, or texts of prompts.
     """
     if callable(peer): return peer(questions, count, seed=seed)
-    policy = _loaded(peer) if isinstance(peer, str) else as_policy(peer)
-    texts = policy.sample(questions, count, seed=seed).texts
+    if isinstance(peer, str):
+        texts = _texts_of(peer, tuple(questions), count, seed)
+    else:
+        texts = as_policy(peer).sample(questions, count, seed=seed).texts
     return [list(texts[i:i + count]) for i in range(0, len(texts), count)]
 
-# %% ../../nbs/rewards/19_collective.ipynb #d272cef4
-PEERS = ('tiny-straight-s-v1', 'tiny-think-s-v1')
+# %% ../../nbs/rewards/19_collective.ipynb #772100b3
+PEERS = ('tiny-straight-s-v1',)
 
 
 @stage('reward', paper=44, parent='majority_reward', about=('agreement', 'group'),
@@ -97,7 +105,7 @@ def crowd_reward(prompts, completions, *, item=None, peers=PEERS, samples: int |
             rewards[i] = float(answers[i] is not None and answers[i] == label)
     return rewards
 
-# %% ../../nbs/rewards/19_collective.ipynb #6c4ac42c
+# %% ../../nbs/rewards/19_collective.ipynb #17ec7f36
 def _question_of(row: int, prompts, item):
     "The problem of a row, or its prompt where there is none."
     problem = None if item is None else as_item(item[row])
@@ -120,12 +128,12 @@ def _heard_answers(peers, questions, counts, read, seed: int) -> list[list[list]
             own.append(answers_of(texts[:count], items, read=read))
     return heard
 
-# %% ../../nbs/rewards/19_collective.ipynb #6d529c6c
+# %% ../../nbs/rewards/19_collective.ipynb #09173ae8
 add_recipe('rlccf', 'ttrl', paper=44, reward=crowd_reward,
-           summary='GRPO on the weighted vote of several models, of which one is trained')
+           summary='GRPO on the weighted vote of the policy and a frozen peer')
 add_recipe('rlccf_plain', 'rlccf', reward=use(crowd_reward, weighted=False),
            summary='the same vote, each sample counting as one')
-add_recipe('rlccf_clones', 'rlccf', reward=use(crowd_reward, peers=('tiny', 'tiny')),
-           summary='the peers are two frozen copies of the embedded base')
+add_recipe('rlccf_clones', 'rlccf', reward=use(crowd_reward, peers=('tiny',)),
+           summary='the peer is a frozen copy of the embedded base')
 add_recipe('rlccf_dealt', 'rlccf', reward=use(dealt_reward, reward=crowd_reward),
            summary='placebo: the rewards are dealt out among the answers of a prompt');
