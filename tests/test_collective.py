@@ -206,7 +206,7 @@ def test_a_crowd_of_one_is_the_loop(tiny, small):
     crowd = train_crowd([tiny], EASY, small, steps=2, seed=3)
     assert torch.equal(weights(crowd.policies[0]), weights(alone))
     assert crowd.metrics['reward'].tolist() == run.metrics['reward'].tolist()
-    assert not torch.equal(weights(alone), weights(tiny))  # the copy was trained, not what was given
+    assert not torch.equal(weights(alone), weights(tiny))  # a copy was trained
 
 
 def test_all_are_asked_the_same_and_paid_by_the_vote_of_all(tiny, small, monkeypatch):
