@@ -59,7 +59,6 @@ from .code_tests import judge_program as judge_program
 from .code_tests import passes_tests as passes_tests
 from .code_tests import program_of as program_of
 from .code_tests import share_of_tests as share_of_tests
-from .collective import PEERS as PEERS
 from .collective import asked_peer as asked_peer
 from .collective import collective_consistency as collective_consistency
 from .collective import crowd_label as crowd_label
