@@ -30,6 +30,7 @@ LATER = {
     'paired_pooled': (8, "as paired_scale"),
     'rlfr': (7, "the flow learns from five batches before it fines anything"),
     'rlfr_shuffled': (7, "as rlfr, whose scores it shuffles"),
+    'rlccf_plain': (5, "a problem has to turn up whose label the weights decide"),
     'grpo_noisy': (4, "a problem with both rewards has to turn up whose coin says flip"),
     **dict.fromkeys(
         ('rorecomp_priority', 'rorecomp.sampler'), (3, "two batches are kept before any comes back")

@@ -362,6 +362,10 @@ BROKEN = {
         'without `read` unless there is one item a completion': short_items,
     },
     'dealt_reward': {'as `reward` does': short_items},
+    'crowd_reward': {
+        'without `read` unless there is one item a completion': short_items,
+        'samples below 1': text_reward(samples=0),
+    },
     'certainty': {'another `by`': knobs(by='x')},
     'tournament_reward': {
         'as `places`': text_reward(kind='x'),

@@ -398,7 +398,8 @@ NOT_IN_TOKENS = set(
     value_guided_rollouts.width
     dense_grpo.samples dense_grpo.seed tp_grpo.samples tp_grpo.seed dealt_effort.enough
     dealt_effort.seed rlsp_reward.enough search_effort.enough oni.budget srpo.least
-    several_kinds.kinds mentions.full leaky.seed artefact_free.seed""".split()
+    several_kinds.kinds mentions.full leaky.seed artefact_free.seed
+    crowd_reward.samples crowd_reward.seed""".split()
 )
 
 

@@ -3,6 +3,7 @@ from . import algebra as algebra
 from . import box as box
 from . import calibrated as calibrated
 from . import code_tests as code_tests
+from . import collective as collective
 from . import control_tags as control_tags
 from . import hacking_lab as hacking_lab
 from . import hierarchical as hierarchical
@@ -58,6 +59,11 @@ from .code_tests import judge_program as judge_program
 from .code_tests import passes_tests as passes_tests
 from .code_tests import program_of as program_of
 from .code_tests import share_of_tests as share_of_tests
+from .collective import asked_peer as asked_peer
+from .collective import collective_consistency as collective_consistency
+from .collective import crowd_label as crowd_label
+from .collective import crowd_reward as crowd_reward
+from .collective import self_consistency as self_consistency
 from .control_tags import LABELS as LABELS
 from .control_tags import TAGS as TAGS
 from .control_tags import adactrl as adactrl

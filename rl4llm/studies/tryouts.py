@@ -365,9 +365,10 @@ _REASONS = {
         ['gspo_token'],
     'nothing in it speaks against a gain; sixty problems show only larger ones': ['sapo'],
     'no label is asked for, and the vote makes one answer the only one, right or wrong':
-        ['ttrl', 'evol_rl', 'scope', 'scope_unweighted', 'scope_one_label'],
+        ['ttrl', 'evol_rl', 'scope', 'scope_unweighted', 'scope_one_label', 'rlccf',
+         'rlccf_plain', 'rlccf_clones'],
     'a control arm: the votes are dealt out among the answers, and following them costs what was '
-    'known': ['ttrl_shuffled'],
+    'known': ['ttrl_shuffled', 'rlccf_dealt'],
     'places before a noisy judge are rewarded, who sees partial credit and not the verdict':
         ['arena_rl'],
     'a control arm: the places are dealt out among the answers of a prompt': ['arena_rl_shuffled'],

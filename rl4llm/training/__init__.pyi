@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import callbacks as callbacks
 from . import checkpoints as checkpoints
+from . import crowd as crowd
 from . import evaluation as evaluation
 from . import loop as loop
 from . import pretraining as pretraining
@@ -31,6 +32,10 @@ from .checkpoints import read_state as read_state
 from .checkpoints import remove_unfinished as remove_unfinished
 from .checkpoints import save_checkpoint as save_checkpoint
 from .checkpoints import unpack_stages as unpack_stages
+from .crowd import AsAsked as AsAsked
+from .crowd import Crowd as Crowd
+from .crowd import Heard as Heard
+from .crowd import train_crowd as train_crowd
 from .evaluation import Tally as Tally
 from .evaluation import batches as batches
 from .evaluation import blind_chances as blind_chances
@@ -73,6 +78,7 @@ from .loop import train_step as train_step
 from .loop import update as update
 from .loop import update_memory as update_memory
 from .loop import with_checkpoints as with_checkpoints
+from .loop import with_rewards as with_rewards
 from .loop import written_status as written_status
 from .pretraining import BaseSpec as BaseSpec
 from .pretraining import BatchStream as BatchStream

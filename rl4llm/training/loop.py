@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['LARGEST_COPIED', 'TrainState', 'check_group_of_one', 'check_stages', 'start', 'restore', 'draw_rollouts',
-           'check_rewards', 'add_verdicts', 'add_step_signals', 'collect', 'TrainingDiverged', 'last_checkpoint',
-           'divergence_error', 'check_weights', 'take_snapshot', 'check_divergence', 'microbatch_loss',
-           'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update', 'update_memory', 'rewards_by_problem',
-           'with_checkpoints', 'check_groups', 'draw_step', 'learn_step', 'train_step', 'all_steps', 'written_status',
-           'how_to_go_on', 'finish', 'check_steps', 'train']
+           'check_rewards', 'add_verdicts', 'add_step_signals', 'with_rewards', 'collect', 'TrainingDiverged',
+           'last_checkpoint', 'divergence_error', 'check_weights', 'take_snapshot', 'check_divergence',
+           'microbatch_loss', 'optimizer_step', 'set_learning_rate', 'needed_by_updates', 'update', 'update_memory',
+           'rewards_by_problem', 'with_checkpoints', 'check_groups', 'draw_step', 'learn_step', 'train_step',
+           'all_steps', 'written_status', 'how_to_go_on', 'finish', 'check_steps', 'train']
 
 # %% ../../nbs/training/06_loop.ipynb #5ce8dd4b
 import contextlib, math, sys, time, warnings
@@ -206,14 +206,22 @@ def add_step_signals(state: TrainState, rollouts, needs):
                        greedy=greedy, parts=row_parts(rollouts.group, state.recipe.micro))
 
 # %% ../../nbs/training/06_loop.ipynb #45cb063d
-def collect(state: TrainState):
-    "What is drawn in this step, with rewards and the signals that stages need first."
+def with_rewards(state: TrainState, drawn, **columns):
+    """What was drawn in this step, with rewards and the signals that stages need first.
+
+    columns: what else the reward is given by name.
+    """
     stages = state.stages
-    drawn = draw_rollouts(state)
-    rewarded = scored(state.policy, drawn, stages.reward, trainer_state=_progress_of(state))
+    rewarded = scored(state.policy, drawn, stages.reward, trainer_state=_progress_of(state),
+                      **columns)
     rollouts = add_verdicts(rewarded, stages.reward)
     check_rewards(state, rollouts)
     return add_step_signals(state, rollouts, stages.needed_first)
+
+
+def collect(state: TrainState):
+    "What is drawn in this step, with rewards and the signals that stages need first."
+    return with_rewards(state, draw_rollouts(state))
 
 # %% ../../nbs/training/06_loop.ipynb #94611d72
 class TrainingDiverged(RuntimeError):
