@@ -3,7 +3,7 @@
 Those that were changed against main, those whose imports reach a changed module, one fifth of
 all in turn (which one follows from the commit), and the lessons. On main itself the last commit
 is what changed. Without git, all. `--run` executes them, lessons in their short form; with `--all`
-these are left to `test_tutorials.py`, which runs them whole."""
+these are left to `test_tutorials.py`, which runs a fifth of them whole."""
 
 import argparse, ast, os, runpy, subprocess, sys, time
 from collections import defaultdict

@@ -409,7 +409,7 @@ def test_studies_that_share_a_run_hold_one_record_of_it_unless_stored_before_rec
     ],
 )
 def test_demos_run_dry_under_the_gpu_preset(path):
-    "Of the lessons one fifth in turn: `test_a_lesson_takes_minutes` runs each of them whole."
+    "Of the lessons one fifth in turn: `test_a_lesson_takes_minutes` runs them all."
     import nbformat
     from nbclient import NotebookClient
     from select_notebooks import PARTS, turn_of
