@@ -223,6 +223,7 @@ def test_the_core_arms_train_as_their_stored_probes_say(name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_every_recipe_trains_as_its_stored_probe_says():
     "Half of the recipes in turn."
     from rl4llm.studies.probes import changed_probes
