@@ -793,10 +793,13 @@ def test_a_name_makes_no_row_built():
     from rl4llm.core.registry import add_recipe
     from rl4llm.studies.tryouts import stored_tryouts
 
-    row = next(r for r in papers().itertuples() if r.Index == 49)
-    add_recipe('only_a_name', 'grpo', paper=49, summary='a name')
+    unbuilt = table().query("status == 'not built yet'").index
+    number = next(n for n in unbuilt if not recipes_of(n))
+    row = next(r for r in papers().itertuples() if r.Index == number)
+    add_recipe('only_a_name', 'grpo', paper=number, summary='a name')
     try:
-        assert recipes_of(49) == ['only_a_name'] and table().loc[49, 'status'] == 'not built yet'
+        assert recipes_of(number) == ['only_a_name']
+        assert table().loc[number, 'status'] == 'not built yet'
         copied = stored_tryouts() | {
             'only_a_name': dict(stored_tryouts()['grpo'], recipe='only_a_name')
         }
@@ -805,7 +808,7 @@ def test_a_name_makes_no_row_built():
         assert module.status_of(row, [], ['only_a_name'], acting) == 'not built yet'
         changes = dict(only_a_rate=dict(lr=5e-4), an_idea=dict(advantage='dr_grpo'))
         for name, change in changes.items():
-            add_recipe(name, 'grpo', paper=49, summary='a change', **change)
+            add_recipe(name, 'grpo', paper=number, summary='a change', **change)
             made = acting | {name: dict(acting['only_a_name'], recipe=name)}
             wanted = 'built' if name == 'an_idea' else 'not built yet'
             assert module.status_of(row, [], [name], made) == wanted
