@@ -173,6 +173,16 @@ def foreign_policy():
     return Policy(model, small_policy().tokenizer, 'foreign', 'compact')
 
 
+# A search that a second network leads is made before it samples.
+LED_SEARCH = {
+    'no value': made_with(value=None),
+    'numbers that make no sense': made_with(width=0),
+    'a budget below the group': made_and_sampled(budget=1),
+    'a word that is no token': made_and_sampled(ends=('two words',)),
+    'as `sample`': sampled([]),
+    'a model outside the Llama family': of_foreign_model,
+}
+
 BROKEN = {
     'handful': {'a count below 1': curriculum(count=0), 'no problems': curriculum(problems=[])},
     'prompt_pairs': {
@@ -251,14 +261,7 @@ BROKEN = {
         'numbers below 1': sampled(width=0),
         'a model outside the Llama family': of_foreign_model,
     },
-    'rstar_traces': {
-        'no value': made_with(value=None),
-        'numbers that make no sense': made_with(width=0),
-        'a budget below the group': made_and_sampled(budget=1),
-        'a word that is no token': made_and_sampled(ends=('two words',)),
-        'as `sample`': sampled([]),
-        'a model outside the Llama family': of_foreign_model,
-    },
+    'rstar_traces': LED_SEARCH,
     'best_first_traces': {
         'numbers below 1': sampled(width=0),
         'a budget below the group': sampled(budget=1),
@@ -267,14 +270,7 @@ BROKEN = {
         'as `sample`': sampled([]),
         'a model outside the Llama family': of_foreign_model,
     },
-    'value_guided_rollouts': {
-        'no value': made_with(value=None),
-        'numbers that make no sense': made_with(width=0),
-        'a budget below the group': made_and_sampled(budget=1),
-        'a word that is no token': made_and_sampled(ends=('two words',)),
-        'as `sample`': sampled([]),
-        'a model outside the Llama family': of_foreign_model,
-    },
+    'value_guided_rollouts': LED_SEARCH,
     'replayed_search': {
         '`most` outside 0 to 1': made_with(most=1.5),
         'numbers below 1': made_with(size=0),
