@@ -2,16 +2,19 @@
 
 A test with many cases does the same to many things: to each recipe, stage, notebook or file. The
 cases about something that was changed are run, and one fifth of the others in turn, which follows
-from the commit as it does for notebooks. A test with few cases is run whole, and so is a file of
-tests that was changed itself. Without git everything is run."""
+from the commit as it does for notebooks.
 
-import re
+A file's tests with few cases are run if the file reaches what was changed, if it names no module
+of the package, and else every fifth time. A file of tests that was changed itself is run whole.
+Without git everything is run."""
+
+import ast, re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from select_notebooks import PARTS, TOP, House, changed_files, registered, turn_of
+from select_notebooks import PARTS, TOP, House, Source, changed_files, git, registered, turn_of
 
-MANY = 10  # cases; a test with fewer is run whole
+MANY = 10  # cases of a test that does the same to many things
 
 
 @dataclass(frozen=True)
@@ -46,19 +49,56 @@ def changed_words(house, files):
     return found - {'', '__init__'}
 
 
-def chosen(cases, words, changed_tests, turn):
-    "Numbers of the cases to run, in their order."
+def imported_here(source):
+    "Names of the files beside the tests that a file of tests imports."
+    froms = [n.module for n in source.nodes if isinstance(n, ast.ImportFrom) and not n.level]
+    plain = [a.name for n in source.nodes if isinstance(n, ast.Import) for a in n.names]
+    return {f'{name}.py' for name in {*froms, *plain} - {None}}
+
+
+def file_turn(top):
+    "Which fifth of the files is in turn: not the number of the cases, so that all pairs come up."
+    return int(git(top, 'rev-parse', 'HEAD') or '0', 16) // PARTS % PARTS
+
+
+def whole_files(house, files, turn):
+    """File of tests -> why its tests with few cases are run: 'reached', 'in turn', or 'of the
+    house' if it names no module of the package."""
+    reached = set(house.reaching(house.changed_modules(files)))
+    helpers = {Path(file).name for file in files if file.startswith('tests/')}
+    found = {}
+    for number, path in enumerate(sorted((house.top / 'tests').glob('test_*.py'))):
+        source = Source([ast.parse(path.read_text())])
+        needs = house.needs(source)
+        if needs & reached or (imported_here(source) | {path.name}) & helpers:
+            found[path.name] = 'reached'
+        elif not needs:
+            found[path.name] = 'of the house'
+        elif number % PARTS == turn:
+            found[path.name] = 'in turn'
+    return found
+
+
+def chosen(cases, words, changed_tests, whole, turn):
+    """Numbers of the cases to run, in their order.
+
+    words: what cases about a change are called. changed_tests: files that are run whole.
+    whole: files whose tests with few cases are run. turn: which fifth of many cases.
+    """
     families = defaultdict(list)
     for number, case in enumerate(cases):
         families[case.file, case.test].append(number)
     kept = set()
     for (file, _), numbers in families.items():
-        if len(numbers) < MANY or file in changed_tests:
-            kept.update(numbers)
-            continue
         about = [number for number in numbers if cases[number].words & words]
         rest = [number for number in numbers if not cases[number].words & words]
-        kept.update(about, rest[turn % PARTS :: PARTS])
+        many = len(numbers) >= MANY
+        if file in changed_tests or (file in whole and not many):
+            kept.update(numbers)
+        elif many:
+            kept.update(about, rest[turn % PARTS :: PARTS])
+        else:
+            kept.update(about)
     return sorted(kept)
 
 
@@ -68,6 +108,8 @@ def in_turn(items, top=TOP):
     if files is None:
         return items
     tests = {Path(file).name for file in files if file.startswith('tests/')}
-    words = changed_words(House(top), files)
-    numbers = chosen([case_of(item) for item in items], words, tests, turn_of(top))
+    house = House(top)
+    words = changed_words(house, files)
+    whole = whole_files(house, files, file_turn(top))
+    numbers = chosen([case_of(item) for item in items], words, tests, whole, turn_of(top))
     return [items[number] for number in numbers]

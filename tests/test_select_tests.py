@@ -4,11 +4,12 @@ import subprocess, sys
 from functools import cache
 import pytest
 from select_notebooks import PARTS, TOP, House
-from select_tests import MANY, Case, case_of, changed_words, chosen
+from select_tests import MANY, Case, case_of, changed_words, chosen, whole_files
 
 RECIPES = [f'recipe_{n}' for n in range(20)]
 CASES = [Case('test_a.py', 'test_one'), Case('test_a.py', 'test_two')]
 CASES += [Case('test_b.py', 'test_each', frozenset([name])) for name in RECIPES]
+WHOLE = {'test_a.py': 'reached'}
 
 
 def test_files_that_share_what_takes_long_go_to_one_worker():
@@ -49,24 +50,52 @@ def names(numbers):
 
 def test_a_fifth_of_many_cases_is_in_turn_and_all_of_few():
     assert MANY <= len(RECIPES)
-    first = names(chosen(CASES, set(), set(), turn=0))
+    first = names(chosen(CASES, set(), set(), WHOLE, turn=0))
     assert first == ['test_one', 'test_two', 'recipe_0', 'recipe_5', 'recipe_10', 'recipe_15']
 
 
 def test_five_turns_run_everything():
-    runs = [chosen(CASES, {'recipe_3'}, set(), turn) for turn in range(PARTS)]
+    runs = [chosen(CASES, {'recipe_3'}, set(), WHOLE, turn) for turn in range(PARTS)]
     assert set().union(*runs) == set(range(len(CASES)))
+
+
+def test_few_cases_wait_for_their_file_unless_they_are_about_a_change():
+    assert names(chosen(CASES, set(), set(), {}, turn=1))[0] == 'recipe_1'
+    few = [Case('test_c.py', 'test_it', frozenset([name])) for name in ('lock', 'path')]
+    assert chosen(few, {'lock'}, set(), {}, turn=0) == [0]
+
+
+def test_a_file_of_tests_is_run_if_it_reaches_the_change():
+    whys = [
+        whole_files(house(), {'nbs/rewards/19_collective.ipynb'}, turn) for turn in range(PARTS)
+    ]
+    files = {path.name for path in (TOP / 'tests').glob('test_*.py')}
+    assert set().union(*whys) == files, 'five turns run every file'
+    for why in whys:
+        assert why['test_collective.py'] == 'reached' and why['test_lint.py'] == 'of the house'
+        assert len(why) < len(files) / 2
+
+
+def test_a_change_of_what_all_stand_on_runs_nearly_everything():
+    why = whole_files(house(), {'nbs/core/03_rollouts.ipynb'}, 0)
+    assert why['test_loop.py'] == why['test_wiring.py'] == 'reached'
+    assert len(why) > len(list((TOP / 'tests').glob('test_*.py'))) / 2
+
+
+def test_a_changed_helper_of_the_tests_runs_the_files_that_import_it():
+    why = whole_files(house(), {'tests/faults.py'}, 0)
+    assert why['test_mutants.py'] == 'reached' and why['test_lint.py'] == 'of the house'
 
 
 def test_what_is_about_a_change_is_always_run():
     for turn in range(PARTS):
-        found = names(chosen(CASES, {'recipe_3', 'elsewhere'}, set(), turn))
+        found = names(chosen(CASES, {'recipe_3', 'elsewhere'}, set(), WHOLE, turn))
         assert 'recipe_3' in found and len(found) <= 2 + 1 + 4
 
 
 def test_a_changed_file_of_tests_is_run_whole():
-    assert chosen(CASES, set(), {'test_b.py'}, turn=2) == list(range(len(CASES)))
-    assert len(chosen(CASES, set(), {'test_a.py'}, turn=2)) == 2 + 4
+    assert chosen(CASES, set(), {'test_b.py'}, WHOLE, turn=2) == list(range(len(CASES)))
+    assert len(chosen(CASES, set(), {'test_a.py'}, {}, turn=2)) == 2 + 4
 
 
 @pytest.mark.parametrize(
