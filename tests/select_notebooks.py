@@ -194,6 +194,11 @@ class House:
         named = {self.homes[text] for text in source.texts(*NAMED) if text in self.homes}
         return named.union(*map(self.behind, source.paths))
 
+    @cached_property
+    def needs_of_modules(self):
+        "Module -> the modules that it needs."
+        return {module: self.needs(source) for module, source in self.modules.items()}
+
     def module_of(self, notebook):
         "The module that a notebook exports to, or None."
         name = self.notebooks[notebook].module
@@ -210,7 +215,7 @@ class House:
 
     def reaching(self, changed):
         "Every module that reaches a changed one -> the changed one."
-        needs = {module: self.needs(source) for module, source in self.modules.items()}
+        needs = self.needs_of_modules
         found = {module: module for module in changed}
         grown = True
         while grown:

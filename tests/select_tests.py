@@ -11,6 +11,7 @@ Without git everything is run."""
 import ast, re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from select_notebooks import PARTS, TOP, House, Source, changed_files, git, registered, turn_of
 
@@ -56,6 +57,13 @@ def imported_here(source):
     return {f'{name}.py' for name in {*froms, *plain} - {None}}
 
 
+@cache
+def sources_of_tests(top):
+    "File of tests -> its code."
+    paths = sorted((top / 'tests').glob('test_*.py'))
+    return {path.name: Source([ast.parse(path.read_text())]) for path in paths}
+
+
 def file_turn(top):
     "Which fifth of the files is in turn: not the number of the cases, so that all pairs come up."
     return int(git(top, 'rev-parse', 'HEAD') or '0', 16) // PARTS % PARTS
@@ -67,15 +75,14 @@ def whole_files(house, files, turn):
     reached = set(house.reaching(house.changed_modules(files)))
     helpers = {Path(file).name for file in files if file.startswith('tests/')}
     found = {}
-    for number, path in enumerate(sorted((house.top / 'tests').glob('test_*.py'))):
-        source = Source([ast.parse(path.read_text())])
+    for number, (file, source) in enumerate(sources_of_tests(house.top).items()):
         needs = house.needs(source)
-        if needs & reached or (imported_here(source) | {path.name}) & helpers:
-            found[path.name] = 'reached'
+        if needs & reached or (imported_here(source) | {file}) & helpers:
+            found[file] = 'reached'
         elif not needs:
-            found[path.name] = 'of the house'
+            found[file] = 'of the house'
         elif number % PARTS == turn:
-            found[path.name] = 'in turn'
+            found[file] = 'in turn'
     return found
 
 
