@@ -1,10 +1,11 @@
-"""Ten thousand hostile texts: nothing wrong is accepted, nothing right is refused, in linear time;
-and a verifier with a fault in it does not get through."""
+"""Ten thousand hostile texts a world: nothing wrong is accepted, nothing right is refused, in
+linear time; and a verifier with a fault in it does not get through."""
 
 import json, re
 import pytest
 import fuzz
 from fuzz import OWN, RULES, outcome, rule_of, timed
+from select_notebooks import TOP, turn_of
 from rl4llm.tasks import Item, Verdict, task_from, tasks
 from rl4llm.tasks import countdown as C, modular as M, own_data as O, protocol as P, sat as S
 from rl4llm.tasks import lock as K, lookup as L, paths as G, programs as R, sequences as Q
@@ -27,6 +28,13 @@ def wrongs(corpus):
 
 def test_nothing_wrong_is_accepted_and_nothing_right_refused(corpus):
     assert wrongs(corpus) == []
+
+
+@pytest.mark.slow
+def test_nor_among_twenty_thousand_others_a_world():
+    "Other texts in each of five turns: a hundred thousand a world in all."
+    counts, findings = fuzz.fuzzed(2 * COUNT, seed=1 + turn_of(TOP))
+    assert findings == [] and sum(row['texts'] for row in counts.values()) == 2 * COUNT
 
 
 def test_texts_are_right_and_wrong_for_every_task(corpus):
