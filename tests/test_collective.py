@@ -63,7 +63,7 @@ def test_self_consistency():
 
 
 def test_weights_are_raw():
-    "Normalised over the models, or squared, they would elect another answer."
+    "Squared, they would elect another answer; a common factor would not."
     sure, divided, fair = ['7'] * 4, ['9', '9', '5', '3'], ['9', '9', '9', '5']
     assert crowd_label([sure, divided, fair]) == '7'  # 4 to 1 + 9/4
     assert crowd_label([sure, divided, fair], weighted=False) == '9'  # 4 to 5
