@@ -243,9 +243,12 @@ def affected(house, files):
     return why
 
 
-def turn_of(top):
-    "Which fifth is in turn: it follows from the commit, and is 0 without git."
-    return int(git(top, 'rev-parse', 'HEAD') or '0', 16) % PARTS
+def turn_of(top, digit=0):
+    """Which fifth is in turn: it follows from the commit, and is 0 without git.
+
+    digit: another one for what takes turns apart from this, so that all pairs come up.
+    """
+    return int(git(top, 'rev-parse', 'HEAD') or '0', 16) // PARTS**digit % PARTS
 
 
 def choose(top=TOP, *, everything=False):

@@ -5,17 +5,18 @@ cases about something that was changed are run, and one fifth of the others in t
 from the commit as it does for notebooks.
 
 A file's tests with few cases are run if the file reaches what was changed, if it names no module
-of the package, and else every fifth time. A file of tests that was changed itself is run whole.
-Without git everything is run."""
+of the package, and else one commit in five. A file of tests that was changed itself is run whole.
+Hostile texts are judged every time. Without git everything is run."""
 
 import ast, re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from select_notebooks import PARTS, TOP, House, Source, changed_files, git, registered, turn_of
+from select_notebooks import PARTS, TOP, House, Source, changed_files, registered, turn_of
 
 MANY = 10  # cases of a test that does the same to many things
+ALWAYS = ('test_fuzz.py',)
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,11 @@ def sources_of_tests(top):
     return {path.name: Source([ast.parse(path.read_text())]) for path in paths}
 
 
-def file_turn(top):
-    "Which fifth of the files is in turn: not the number of the cases, so that all pairs come up."
-    return int(git(top, 'rev-parse', 'HEAD') or '0', 16) // PARTS % PARTS
-
-
 def whole_files(house, files, turn):
-    """File of tests -> why its tests with few cases are run: 'reached', 'in turn', or 'of the
-    house' if it names no module of the package."""
+    """File of tests -> why its tests with few cases are run.
+
+    'reached', 'always', 'in turn', or 'of the house' if it names no module of the package.
+    """
     reached = set(house.reaching(house.changed_modules(files)))
     helpers = {Path(file).name for file in files if file.startswith('tests/')}
     found = {}
@@ -79,6 +77,8 @@ def whole_files(house, files, turn):
         needs = house.needs(source)
         if needs & reached or (imported_here(source) | {file}) & helpers:
             found[file] = 'reached'
+        elif file in ALWAYS:
+            found[file] = 'always'
         elif not needs:
             found[file] = 'of the house'
         elif number % PARTS == turn:
@@ -117,6 +117,6 @@ def in_turn(items, top=TOP):
     tests = {Path(file).name for file in files if file.startswith('tests/')}
     house = House(top)
     words = changed_words(house, files)
-    whole = whole_files(house, files, file_turn(top))
+    whole = whole_files(house, files, turn_of(top, digit=1))
     numbers = chosen([case_of(item) for item in items], words, tests, whole, turn_of(top))
     return [items[number] for number in numbers]

@@ -73,6 +73,7 @@ def test_a_file_of_tests_is_run_if_it_reaches_the_change():
     assert set().union(*whys) == files, 'five turns run every file'
     for why in whys:
         assert why['test_collective.py'] == 'reached' and why['test_lint.py'] == 'of the house'
+        assert why['test_fuzz.py'] == 'always'
         assert len(why) < len(files) / 2
 
 

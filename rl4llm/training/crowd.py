@@ -101,13 +101,13 @@ def train_crowd(policies, task, recipe, *, steps: int, seed: int = 0, path=None,
     """Train copies of several policies that are asked the same problems and hear each other.
 
     policies: as many as the crowd has, or their names. recipe: for every model. Its reward is
-    given what the others said as `peers`, in place of those it names;
-    one that does not ask for them trains each by itself.
+    given what the others said as `peers`, in place of peers that it names; a reward that does
+    not ask for any trains each model by itself.
     path: a folder; one that holds the same run is continued behind its last checkpoint.
     every: steps between two checkpoints; the last step has one. limit: a loss above it counts as
     diverged.
     With one policy and a reward that asks nobody this is `train(policy, task, recipe,
-    steps=steps, seed=seed)`, bit for bit; `rlccf` alone is then `ttrl`.
+    steps=steps, seed=seed)`, bit for bit. `rlccf` hears nobody there, and is `ttrl`.
     Raises ValueError for an empty crowd, numbers below 1, or a folder that holds another run.
     """
     check_whole('train_crowd', policies=len(policies), steps=steps, every=every)
