@@ -78,8 +78,9 @@ test: .venv/.scale in-step lint types test-notebooks ## what a change must pass:
 
 test-all: export REQUIRE_BROWSER = 1
 test-all: WHICH = --all
-test-all: .venv/.scale in-step lint types test-notebooks ## the same with every notebook, the slow, wheel and browser tests (under 60 minutes)
-	time python -m pytest -n 2 --dist loadgroup --durations=20 -m ''
+test-all: TRAINED ?= --trained-in-turn
+test-all: .venv/.scale in-step lint types test-notebooks ## the same with every notebook, the slow, wheel and browser tests (aim: 60 minutes); all recipes trained in every test that trains them: make test-all TRAINED=
+	time python -m pytest -n 2 --dist loadgroup --durations=20 -m '' $(TRAINED)
 
 in-step: .venv/.installed ## are notebooks clean, and is rl4llm/ what they export?
 	rm -rf .venv/step && mkdir .venv/step && cp -r pyproject.toml nbs tutorials rl4llm .venv/step

@@ -1,4 +1,5 @@
-"""Which cases of a test are run by `make test`: `pytest --turn`.
+"""Which cases of a test are run by `make test` and `make test-all`: `pytest --turn` and
+`pytest --trained-in-turn`.
 
 A test with many cases does the same to many things: to each recipe, stage, notebook or file. The
 cases about something that was changed are run, and one fifth of the others in turn, which follows
@@ -6,7 +7,10 @@ from the commit as it does for notebooks.
 
 A file's tests with few cases are run if the file reaches what was changed, if it names no module
 of the package, and else one commit in five. A file of tests that was changed itself is run whole.
-Hostile texts are judged every time. Without git everything is run."""
+Hostile texts are judged every time. Without git everything is run.
+
+`make test-all` runs all of this, but for the tests that train every recipe (marked `trains_all`):
+of these it runs the cases about a change and one fifth of the others in turn."""
 
 import ast, re
 from collections import defaultdict
@@ -107,6 +111,19 @@ def chosen(cases, words, changed_tests, whole, turn):
         else:
             kept.update(about)
     return sorted(kept)
+
+
+def trained_in_turn(items, top=TOP):
+    "The items of pytest that `make test-all` runs."
+    files = changed_files(top)
+    if files is None:
+        return items
+    tests = {Path(file).name for file in files if file.startswith('tests/')}
+    marked = [item for item in items if item.get_closest_marker('trains_all')]
+    words = changed_words(House(top), files)
+    numbers = chosen([case_of(item) for item in marked], words, tests, {}, turn_of(top))
+    left = set(marked) - {marked[number] for number in numbers}
+    return [item for item in items if item not in left]
 
 
 def in_turn(items, top=TOP):

@@ -223,13 +223,12 @@ def test_the_core_arms_train_as_their_stored_probes_say(name):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_every_recipe_trains_as_its_stored_probe_says():
-    "Half of the recipes in turn."
+@pytest.mark.trains_all
+@pytest.mark.parametrize('name', list(probe_names()))
+def test_a_recipe_trains_as_its_stored_probe_says(name):
     from rl4llm.studies.probes import changed_probes
-    from select_notebooks import TOP, turn_of
 
-    assert not changed_probes(list(probe_names())[turn_of(TOP) % 2 :: 2])
+    assert not changed_probes([name])
 
 
 def test_every_stored_result_has_a_probe():
