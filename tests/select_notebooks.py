@@ -20,7 +20,15 @@ PARTS = 5
 NAMED = ('recipe', 'use', 'add_recipe', 'task')  # calls that name what another module registers
 REGISTERS = ('add_recipe', 'add_task')
 AIM = 5  # seconds for a notebook, on average
-SLOW_IMPORTS = ('torch', 'transformers', 'pandas', 'matplotlib.pyplot', 'scipy.stats', 'sympy')
+SLOW_IMPORTS = (
+    'torch',
+    'transformers.models.auto.tokenization_auto',
+    'transformers.models.llama.modeling_llama',
+    'pandas',
+    'matplotlib.pyplot',
+    'scipy.stats',
+    'sympy',
+)
 
 
 # -- what changed

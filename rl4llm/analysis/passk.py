@@ -8,7 +8,7 @@ __all__ = ['whole_numbers', 'checked_counts', 'log_miss', 'pass_at_k', 'ks_up_to
            'crossing_point', 'Crossing', 'crossing_band']
 
 # %% ../../nbs/analysis/00_passk.ipynb #530dea74
-import math
+import functools, math
 from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
@@ -182,9 +182,12 @@ def curve_values(values) -> Float[np.ndarray, "s p k"]:
     return values.reshape((-1,) + values.shape[-2:])
 
 # %% ../../nbs/analysis/00_passk.ipynb #ca5cf346
-def _times_drawn(rng, resamples: int, size: int) -> Float[np.ndarray, "r size"]:
-    "How often each of `size` units is drawn when `size` are drawn with replacement."
-    return rng.multinomial(size, np.full(size, 1 / size), size=resamples).astype(float)
+@functools.lru_cache(maxsize=8)
+def _times_drawn(seed: int, resamples: int, sizes: tuple) -> list[Float[np.ndarray, "r size"]]:
+    "How often each of `size` units is drawn with replacement, for the `sizes` one by one."
+    rng = np.random.default_rng(seed)
+    return [rng.multinomial(size, np.full(size, 1 / size), size=resamples).astype(float)
+            for size in sizes]
 
 # %% ../../nbs/analysis/00_passk.ipynb #c257bd0a
 def bootstrap_means(
@@ -201,12 +204,11 @@ def bootstrap_means(
     if len({x.shape[1:] for x in cells}) != 1:
         raise ValueError("paired curves need the same problems and the same k, "
                          f"got shapes {[np.shape(x) for x in curves]}.")
-    rng = np.random.default_rng(seed)
     num_problems = cells[0].shape[1]
-    problems = _times_drawn(rng, resamples, num_problems)
+    key = seed if np.isscalar(seed) else tuple(seed)
+    problems, *seeds_of = _times_drawn(key, resamples, (num_problems, *map(len, cells)))
     means = []
-    for x in cells:
-        seeds = _times_drawn(rng, resamples, len(x))
+    for x, seeds in zip(cells, seeds_of):
         total = np.einsum('rs,srk->rk', seeds, problems @ x)
         means.append(total / (len(x) * num_problems))
     return np.stack(means)

@@ -11,7 +11,7 @@ __all__ = ['STUDIES', 'STUDY_EXAMPLE', 'PROTOCOLS', 'RENEWALS', 'PROBES', 'Study
            'is_current', 'stored_probes', 'revision', 'arm_probe', 'standing', 'stale_runs', 'earlier_arms']
 
 # %% ../../nbs/studies/02_study.ipynb #0e4bc9fe
-import dataclasses, functools, hashlib, json, multiprocessing
+import dataclasses, functools, hashlib, json, math, multiprocessing
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import product
@@ -504,19 +504,18 @@ def study_runs(stored: dict, regime: str | None = None, *, level: str | None = N
     """
     study = study_of(stored)
     tests = study.path_tests if exam == 'path' else study.tests
-    asked = tuple(test for test in tests if level in (None, test[0]))
-    chances = _blind_at(study.task[0], asked)
+    asked = [test for test in tests if level in (None, test[0])]
+    parts = [_blind_at(study.task[0], *test) for test in asked]
+    is_known = all(part is not None for part in parts)
+    chances = dict(blind=sum(parts, [])) if is_known else {}
     return [_as_run(stored, record, level, exam, chances) for record in stored['runs']
             if regime in (None, record['regime'])]
 
 
 @functools.cache
-def _blind_at(name: str, tests: tuple) -> dict:
-    "The chances of random play at the held-out problems of these levels, as `extras`."
-    items = []
-    for level, count in tests:
-        items += task(name, level).sample(count, seed=0, split='test')
-    return blind_chances(items)
+def _blind_at(name: str, level: str, count: int) -> list | None:
+    "The chances of random play at the held-out problems of a level; None where unknown."
+    return blind_chances(task(name, level).sample(count, seed=0, split='test')).get('blind')
 
 
 def _as_run(stored: dict, record: dict, level: str | None, exam: str, chances: dict) -> Run:
@@ -528,8 +527,9 @@ def _as_run(stored: dict, record: dict, level: str | None, exam: str, chances: d
     config.update(recipe=dict(name=record['arm'], lr=record['lr']), task=named,
                   steps=study['steps'], status='stored')
     run = Run(config)
-    table = pd.DataFrame(record['metrics'])
-    run.rows = table.assign(step=range(len(table))).to_dict('records')
+    curves = record['metrics']
+    known = [[math.nan if x is None else x for x in values] for values in curves.values()]
+    run.rows = [dict(zip(curves, row), step=step) for step, row in enumerate(zip(*known))]
     run.evaluations = {e['step']: at_level(tests, e, level) for e in record[exam]}
     for evaluation in run.evaluations.values():
         evaluation.extras.update(chances)
