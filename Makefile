@@ -30,7 +30,7 @@ export TIMEFORMAT      := took %0lR
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,docs,scale,envs]'
 	@touch $@
 
-.PHONY: help demo lab test test-all in-step lint types test-notebooks test-wheel test-browser mutants fuzz bench readme docs notebooks stubs pins clean
+.PHONY: help demo lab test test-all checks in-step lint types test-notebooks test-wheel test-browser mutants fuzz bench readme docs notebooks stubs pins clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,15 +72,18 @@ pins: .venv/.installed ## write constraints.txt from the present .venv
 
 test test-all test-notebooks test-wheel test-browser mutants fuzz notebooks: export OMP_NUM_THREADS ?= 1
 
-test: .venv/.scale in-step lint types test-notebooks ## what a change must pass: export in step, lint, types, the notebooks it reaches, the fast tests (aim: 15 minutes on 2 cores; some 25 at present)
+test: .venv/.scale checks test-notebooks ## what a change must pass: export in step, lint, types, the notebooks it reaches, the fast tests (aim: 15 minutes on 2 cores; some 25 at present)
 	time python -m pytest -n 2 --dist loadgroup --durations=10 --turn
 	@$(CHROMIUM) > /dev/null || echo 'No Chromium here: the widgets were not tried in a browser (`make test-browser` skips, `make test-all` asks for it).'
 
 test-all: export REQUIRE_BROWSER = 1
 test-all: WHICH = --all
-test-all: TRAINED ?= --trained-in-turn
-test-all: .venv/.scale in-step lint types test-notebooks ## the same with every notebook, the slow, wheel and browser tests (aim: 60 minutes); all recipes trained in every test that trains them: make test-all TRAINED=
-	time python -m pytest -n 2 --dist loadgroup --durations=20 -m '' $(TRAINED)
+test-all: LONG ?= --long-in-turn
+test-all: .venv/.scale checks test-notebooks ## the same with every notebook, the slow, wheel and browser tests (aim: 60 minutes); with nothing in turn: make test-all LONG=
+	time python -m pytest -n 2 --dist loadgroup --durations=20 -m '' $(LONG)
+
+checks: .venv/.installed
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target in-step lint types
 
 in-step: .venv/.installed ## are notebooks clean, and is rl4llm/ what they export?
 	rm -rf .venv/step && mkdir .venv/step && cp -r pyproject.toml nbs tutorials rl4llm .venv/step

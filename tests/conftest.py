@@ -11,8 +11,8 @@ import torch
 def pytest_addoption(parser):
     help = 'of tests with many cases run those in turn, and those about a change'
     parser.addoption('--turn', action='store_true', help=help)
-    help = 'the same for tests that train every recipe, and all cases of all others'
-    parser.addoption('--trained-in-turn', action='store_true', help=help)
+    help = 'the same for tests that are marked to take turns, and all cases of all others'
+    parser.addoption('--long-in-turn', action='store_true', help=help)
 
 
 # Files whose tests share what takes long to make: one worker has them all. The marks that xdist
@@ -40,10 +40,10 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_collection_modifyitems(config, items):
     "Slow tests go first, so that no worker waits at the end for another's longest."
     items.sort(key=lambda item: item.get_closest_marker('slow') is None)
-    if config.getoption('turn') or config.getoption('trained_in_turn'):
-        from select_tests import in_turn, trained_in_turn
+    if config.getoption('turn') or config.getoption('long_in_turn'):
+        from select_tests import in_turn, long_in_turn
 
-        kept = in_turn(items) if config.getoption('turn') else trained_in_turn(items)
+        kept = in_turn(items) if config.getoption('turn') else long_in_turn(items)
         left = set(items) - set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = kept

@@ -9,8 +9,8 @@ A file's tests with few cases are run if the file reaches what was changed, if i
 of the package, and else one commit in five. A file of tests that was changed itself is run whole.
 Hostile texts are judged every time. Without git everything is run.
 
-`make test-all` runs all of this, but for the tests that train every recipe (marked `trains_all`):
-of these it runs the cases about a change and one fifth of the others in turn."""
+`make test-all` runs all of this, but for tests that take long (marked `takes_turns`, as those that
+train every recipe): of these it runs the cases that `make test` would run."""
 
 import ast, re
 from collections import defaultdict
@@ -113,16 +113,10 @@ def chosen(cases, words, changed_tests, whole, turn):
     return sorted(kept)
 
 
-def trained_in_turn(items, top=TOP):
+def long_in_turn(items, top=TOP):
     "The items of pytest that `make test-all` runs."
-    files = changed_files(top)
-    if files is None:
-        return items
-    tests = {Path(file).name for file in files if file.startswith('tests/')}
-    marked = [item for item in items if item.get_closest_marker('trains_all')]
-    words = changed_words(House(top), files)
-    numbers = chosen([case_of(item) for item in marked], words, tests, {}, turn_of(top))
-    left = set(marked) - {marked[number] for number in numbers}
+    marked = [item for item in items if item.get_closest_marker('takes_turns')]
+    left = set(marked) - set(in_turn(marked, top))
     return [item for item in items if item not in left]
 
 

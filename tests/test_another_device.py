@@ -14,6 +14,7 @@ IS_THERE = hasattr(backend_registration, '_setup_privateuseone_for_python_backen
 
 
 @pytest.mark.slow
+@pytest.mark.takes_turns
 @pytest.mark.skipif(not IS_THERE, reason='this torch has no devices in Python')
 def test_recipes_and_worlds_train_on_a_device_that_is_not_the_cpu():
     command = [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', 'tests/test_gpu.py']

@@ -33,6 +33,7 @@ def command(*args, timeout=300):
 
 
 @pytest.mark.slow
+@pytest.mark.takes_turns
 def test_it_runs_and_reports(tmp_path):
     done = command('--quick', '--repeat', 2, '--out', tmp_path / 'cpu.json')
     assert done.returncode == 0, done.stderr[-2000:]

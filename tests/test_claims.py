@@ -145,9 +145,7 @@ def _ledger_of(p_values, monkeypatch, ours=()):
 
     claims = [claim_of(number) for number in range(len(p_values))]
     luck = ((0.0001, 4),)
-    rows = {
-        c: (dict(difference=0.1, p=p, seeds=5, luck=luck),) for c, p in zip(claims, p_values)
-    }
+    rows = {c: (dict(difference=0.1, p=p, seeds=5, luck=luck),) for c, p in zip(claims, p_values)}
     monkeypatch.setattr(module, 'ledger', lambda: rows)
     return claims, rows
 
@@ -420,9 +418,7 @@ SLOW_AND_FAST = dict(a=([5, 5, 1, 1], 3), b=([6, 6, 2, 2], 2))  # gains 1/8 and 
 
 def _asked(minus='r/b', k=8, **fields):
     metric = f'pass@{k}'
-    return Part(
-        arm='r/a', minus=minus, metric=metric, predicted='higher', level=None, **fields
-    )
+    return Part(arm='r/a', minus=minus, metric=metric, predicted='higher', level=None, **fields)
 
 
 def test_at_equal_pass_1_by_hand():
@@ -550,8 +546,7 @@ def test_tokens_are_counted_arm_for_arm():
 
 
 @pytest.mark.parametrize(
-    'verdict, p, want',
-    [(0.049, 'holds', 'contradicted'), (0.051, 'inconclusive', 'inconclusive')],
+    'verdict, p, want', [(0.049, 'holds', 'contradicted'), (0.051, 'inconclusive', 'inconclusive')]
 )
 def test_the_threshold_is_five_percent_of_the_corrected_p_value(verdict, p, want):
     row = dict(difference=0.1, low=0.01, high=0.2, p=0.001, p_holm=verdict, seeds=5)
@@ -583,10 +578,7 @@ def test_a_claim_needs_parts_or_a_reason():
             ['part 2', "did you mean 'on-policy/positive'"],
         ),
         (('metric: pass@256', 'metrik: pass@256'), ["'metrik'", "did you mean 'metric'"]),
-        (
-            ('study: frontier', 'study: frontie'),
-            ["study is 'frontie'", "did you mean 'frontier'"],
-        ),
+        (('study: frontier', 'study: frontie'), ["study is 'frontie'", "did you mean 'frontier'"]),
         (('study: frontier\n', ''), ['study is None']),
         (('at_least: 20', 'at_least: 20, differs: 1.0'), ['part 1, acted', 'one of them']),
         (('metric: rows_dropped, ', ''), ['part 1, acted', "lacks the field 'metric'"]),
@@ -899,6 +891,7 @@ def test_every_paper_that_something_belongs_to_is_cited_by_name():
 
 
 @pytest.mark.slow
+@pytest.mark.takes_turns
 def test_a_new_seed_lands_in_the_prediction_interval():
     "The stored on-policy PSR runs predict pass@256 on the harder problems of a seed that was never run."
     from rl4llm.analysis.passk import pass_at_k

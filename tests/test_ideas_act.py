@@ -221,7 +221,7 @@ OURS = sorted(
 )
 
 
-@pytest.mark.trains_all
+@pytest.mark.takes_turns
 @pytest.mark.parametrize('name', OURS)
 def test_a_recipe_is_not_its_parent(name):
     made = recipe(name)
@@ -238,7 +238,7 @@ def changes():
                 yield f'{name}.{field}'
 
 
-@pytest.mark.trains_all
+@pytest.mark.takes_turns
 @pytest.mark.parametrize('key', list(changes()))
 def test_each_change_of_a_recipe_acts(key):
     name, field = key.split('.')

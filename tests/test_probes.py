@@ -223,7 +223,7 @@ def test_the_core_arms_train_as_their_stored_probes_say(name):
 
 
 @pytest.mark.slow
-@pytest.mark.trains_all
+@pytest.mark.takes_turns
 @pytest.mark.parametrize('name', list(probe_names()))
 def test_a_recipe_trains_as_its_stored_probe_says(name):
     from rl4llm.studies.probes import changed_probes

@@ -413,7 +413,7 @@ def coin(prompts, completions, **columns):
     return [float(zlib.crc32(text.encode()) % 2) for text in completions]
 
 
-@pytest.mark.trains_all
+@pytest.mark.takes_turns
 @pytest.mark.parametrize('name', ALL)
 def test_every_recipe_trains_a_text_model(qwen, name):
     base = recipe(name)

@@ -4,7 +4,7 @@ import subprocess, sys
 from functools import cache
 import pytest
 from select_notebooks import PARTS, TOP, House
-from select_tests import MANY, Case, case_of, changed_words, chosen, trained_in_turn, whole_files
+from select_tests import MANY, Case, case_of, changed_words, chosen, long_in_turn, whole_files
 
 RECIPES = [f'recipe_{n}' for n in range(20)]
 CASES = [Case('test_a.py', 'test_one'), Case('test_a.py', 'test_two')]
@@ -114,22 +114,26 @@ def test_a_change_is_known_by_the_names_that_cases_have(file, words):
     assert words <= changed_words(house(), {file})
 
 
-def test_what_trains_every_recipe_takes_turns_and_nothing_else(monkeypatch):
+def test_what_takes_long_takes_turns_and_nothing_else(monkeypatch):
     import select_tests
 
-    marked = [Given('test_each', name, trains_all=True) for name in RECIPES]
-    plain = [Given('test_other', name) for name in RECIPES]
+    marked = [Given('test_each', name, takes_turns=True) for name in RECIPES]
+    marked += [Given('test_alone', takes_turns=True)]
+    plain = [Given('test_other', name) for name in RECIPES] + [Given('test_else')]
     items = [*marked, *plain]
     monkeypatch.setattr(select_tests, 'changed_files', lambda top: set())
     monkeypatch.setattr(select_tests, 'changed_words', lambda house, files: {'recipe_3'})
     monkeypatch.setattr(select_tests, 'House', lambda top: None)
     for turn in range(PARTS):
-        monkeypatch.setattr(select_tests, 'turn_of', lambda top: turn)
-        kept = trained_in_turn(items)
+        monkeypatch.setattr(select_tests, 'turn_of', lambda top, digit=0: turn)
+        whole = {'test_b.py': 'in turn'} if turn == 2 else {}
+        monkeypatch.setattr(select_tests, 'whole_files', lambda *given: whole)
+        kept = long_in_turn(items)
         assert kept[-len(plain) :] == plain and marked[3] in kept
-        assert len(kept) - len(plain) in (4, 5)
+        assert sum(item.name == 'test_each' for item in kept) in (4, 5)
+        assert (marked[-1] in kept) == (turn == 2)
     monkeypatch.setattr(select_tests, 'changed_files', lambda top: None)
-    assert trained_in_turn(items) == items
+    assert long_in_turn(items) == items
 
 
 class Given:
@@ -137,15 +141,15 @@ class Given:
 
     path = TOP / 'tests' / 'test_b.py'
 
-    def __init__(self, name, given=None, trains_all=False):
+    def __init__(self, name, given=None, takes_turns=False):
         self.name = name
-        self.trains_all = trains_all
+        self.takes_turns = takes_turns
         if given is not None:
             self.originalname = name
             self.callspec = type('Callspec', (), dict(id=given))
 
     def get_closest_marker(self, name):
-        return self.trains_all or None
+        return self.takes_turns or None
 
 
 @pytest.mark.parametrize(

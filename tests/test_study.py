@@ -399,6 +399,7 @@ def test_studies_that_share_a_run_hold_one_record_of_it_unless_stored_before_rec
 
 
 @pytest.mark.slow
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(
     'path',
     [
@@ -409,15 +410,10 @@ def test_studies_that_share_a_run_hold_one_record_of_it_unless_stored_before_rec
     ],
 )
 def test_demos_run_dry_under_the_gpu_preset(path):
-    "Of the lessons one fifth in turn: `test_a_lesson_takes_minutes` runs them all."
     import nbformat
     from nbclient import NotebookClient
-    from select_notebooks import PARTS, turn_of
     from unittest.mock import patch
 
-    lessons = sorted(str(p.relative_to(TOP)) for p in TOP.glob('tutorials/0*.ipynb'))
-    if path in lessons and lessons.index(path) % PARTS != turn_of(TOP):
-        pytest.skip('another fifth of the lessons is in turn')
     with patch.dict(
         os.environ, {'RL4LLM_PRESET': 'gpu', 'RL4LLM_DRY_RUN': '1', 'TQDM_DISABLE': '1'}
     ):

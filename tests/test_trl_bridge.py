@@ -163,7 +163,7 @@ def test_a_recipe_has_loss_and_gradient_of_the_pipeline(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.trains_all
+@pytest.mark.takes_turns
 @pytest.mark.parametrize('name', [name for name in CARRIED if name not in FEW])
 def test_every_recipe_has_loss_and_gradient_of_the_pipeline(name, tmp_path):
     check_loss_and_gradient(name, tmp_path)

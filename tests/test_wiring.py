@@ -929,7 +929,7 @@ def summary(r, steps, gaps):
     return f"{updates:>5} updates on {kept:>2} of {N} rows{whole}, gap {worst:.0e}"
 
 
-@pytest.mark.trains_all
+@pytest.mark.takes_turns
 @pytest.mark.parametrize('name, setting', CASES)
 def test_gradients_are_those_of_the_plain_assembly(name, setting):
     r = recipe_of(name, setting)

@@ -14,7 +14,7 @@ __all__ = ['STUDIES', 'STUDY_EXAMPLE', 'PROTOCOLS', 'RENEWALS', 'PROBES', 'Study
 import dataclasses, functools, hashlib, json, math, multiprocessing
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -507,7 +507,7 @@ def study_runs(stored: dict, regime: str | None = None, *, level: str | None = N
     asked = [test for test in tests if level in (None, test[0])]
     parts = [_blind_at(study.task[0], *test) for test in asked]
     is_known = all(part is not None for part in parts)
-    chances = dict(blind=sum(parts, [])) if is_known else {}
+    chances = dict(blind=list(chain(*parts))) if is_known else {}
     return [_as_run(stored, record, level, exam, chances) for record in stored['runs']
             if regime in (None, record['regime'])]
 
