@@ -1,5 +1,5 @@
 """Which cases of a test are run by `make test` and `make test-all`: `pytest --turn` and
-`pytest --trained-in-turn`.
+`pytest --long-in-turn`.
 
 A test with many cases does the same to many things: to each recipe, stage, notebook or file. The
 cases about something that was changed are run, and one fifth of the others in turn, which follows
