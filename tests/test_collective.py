@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from conftest import weights
+from rl4llm.core.numerics import fold
 from rl4llm.core.policy import Policy
-from rl4llm.core.registry import recipe
+from rl4llm.core.registry import recipe, use
 from rl4llm.rewards.collective import (
     asked_peer,
     collective_consistency,
@@ -182,6 +183,48 @@ def test_what_a_peer_says_depends_on_problem_and_seed():
         asked_peer(7, items, 2)
 
 
+def test_a_single_sample_is_sure():
+    assert self_consistency(['7']) == 1
+
+
+def test_each_peer_is_asked_with_a_seed_of_its_own():
+    seeds = []
+
+    def noted(questions, count, *, seed):
+        seeds.append(seed)
+        return [['7'] * count for _ in questions]
+
+    crowd_reward(['a'], ['7'], read=str, peers=(noted, noted), seed=3)
+    crowd_reward(['a'], ['7'], read=str, peers=(noted,))
+    assert seeds == [int(fold(3, 0)), int(fold(3, 1)), int(fold(0, 0))]
+
+
+CHAT = [[dict(role='user', content='which?')]] * 2
+
+
+@pytest.mark.parametrize(
+    'peers, told',
+    [
+        ('tiny', "peers is 'tiny', wanted a list"),
+        ((lambda questions, count, seed: 'ab',), "asked 1 questions and returned 'ab'"),
+        ((lambda questions, count, seed: ['a'],), 'wanted one list of texts for each'),
+        ((lambda questions, count, seed: [],), 'wanted one list of texts for each'),
+        ((lambda questions, count, seed: [[7]],), 'wanted one list of texts for each'),
+        (('tiny',), 'a question is a list of messages'),
+    ],
+)
+def test_what_is_no_crowd_is_told_in_a_sentence(peers, told):
+    with pytest.raises(TypeError, match=told):
+        crowd_reward(CHAT, ['7', '9'], read=str, peers=peers)
+
+
+def test_functions_are_asked_messages():
+    def peer(questions, count, *, seed):
+        return [['9'] * count for _ in questions]
+
+    assert crowd_reward(CHAT, ['7', '9'], read=str, peers=(peer,)) == [0, 1]
+
+
 def test_recipes():
     knobs = {name: dict(recipe(name).reward.knobs) for name in ('rlccf_plain', 'rlccf_clones')}
     assert knobs == {'rlccf_plain': {'weighted': False}, 'rlccf_clones': {'peers': ('tiny',)}}
@@ -271,6 +314,39 @@ def test_numbers_that_make_no_crowd(tiny, small, bad):
     policies = given.pop('policies')
     with pytest.raises(ValueError, match='train_crowd'):
         train_crowd(policies, EASY, small, **given)
+
+
+@pytest.mark.parametrize('policies', ('tiny', None))
+def test_a_crowd_is_a_list(small, policies):
+    with pytest.raises(TypeError, match='policies is a .*, wanted a list of models'):
+        train_crowd(policies, EASY, small, steps=1)
+
+
+NAMED = use('dealt_reward', reward=use(crowd_reward, peers=('tiny',)))
+
+
+@pytest.mark.parametrize(
+    'changes, told',
+    [
+        (dict(reward=use(crowd_reward, peers=('tiny',))), r"names the peers \('tiny',\)"),
+        (dict(reward=NAMED), r"names the peers \('tiny',\)"),
+        (dict(advantage='remax'), 'remax compares with the reward of one greedy answer'),
+    ],
+)
+def test_a_recipe_that_would_not_hear_the_crowd_is_refused(tiny, small, changes, told):
+    with pytest.raises(ValueError, match=told):
+        train_crowd([tiny, tiny], EASY, small.but(**changes), steps=1)
+
+
+def test_a_greedy_answer_is_compared_where_nobody_votes(tiny, small):
+    by_remax = small.but(reward='correct', advantage='remax')
+    assert len(train_crowd([tiny], EASY, by_remax, steps=1).metrics) == 1
+
+
+def test_fewer_steps_than_are_done_are_told(tiny, small, tmp_path):
+    train_crowd([tiny], EASY, small, steps=2, path=tmp_path)
+    with pytest.warns(UserWarning, match='has done 2 steps already, and 1 were asked for'):
+        assert len(train_crowd([tiny], EASY, small, steps=1, path=tmp_path).metrics) == 2
 
 
 def test_only_the_leader_chooses(tiny, small):

@@ -64,14 +64,32 @@ def asked_peer(peer, questions, count: int, *, seed: int = 0) -> list[list[str]]
     """What a peer says to each question, at most `count` texts.
 
     peer: the name of a model, a `Policy`, or a function of (questions, count, seed=...).
-    questions: problems, or texts of prompts.
+    questions: problems, or texts of prompts; a function is also given messages.
+    Raises TypeError for what is no peer, for messages that a model is asked, and for a function
+    that does not return a list of texts for each question.
     """
-    if callable(peer): return peer(questions, count, seed=seed)
+    if callable(peer): return _as_texts(peer(questions, count, seed=seed), len(questions))
+    if any(isinstance(question, (list, dict)) for question in questions):
+        raise TypeError("asked_peer: a question is a list of messages, and a model is asked "
+                        "problems or texts. Give items, or a function as the peer.")
     if isinstance(peer, str):
         texts = _texts_of(peer, tuple(questions), count, seed)
     else:
         texts = as_policy(peer).sample(questions, count, seed=seed).texts
     return [list(texts[i:i + count]) for i in range(0, len(texts), count)]
+
+
+def _as_texts(told, asked: int) -> list[list[str]]:
+    "What a function told, if it is one list of texts for each of the questions `asked`."
+    is_list = isinstance(told, (list, tuple)) and len(told) == asked
+    if is_list and all(map(_are_texts, told)): return [list(texts) for texts in told]
+    raise TypeError(f"asked_peer: a peer was asked {asked} questions and returned {told!r:.60}, "
+                    "wanted one list of texts for each question.")
+
+
+def _are_texts(values) -> bool:
+    is_list = isinstance(values, (list, tuple))
+    return is_list and all(isinstance(value, str) for value in values)
 
 # %% ../../nbs/rewards/19_collective.ipynb #772100b3
 _PEERS = ('tiny-straight-s-v1',)
@@ -88,10 +106,14 @@ def crowd_reward(prompts, completions, *, item=None, peers=_PEERS, samples: int 
     samples: how often each of them answers a problem; None as often as there are completions of it.
     weighted: False counts every vote as 1. read: a function from a text to its answer; then
     no item is needed. seed: of what peers draw.
-    Raises ValueError without `read` unless there is one item a completion, or for samples below 1.
+    Raises ValueError without `read` unless there is one item a completion, or for samples below 1;
+    TypeError for peers that are no list of peers.
     Source: RLCCF (2025), from notes.
     """
     check_whole('crowd_reward', samples=1 if samples is None else samples)
+    if not isinstance(peers, (list, tuple)):
+        raise TypeError(f"crowd_reward: peers is {peers!r:.60}, wanted a list of them, as in "
+                        "peers=('tiny',).")
     answers = answers_of(completions, item, read=read)
     groups = list(rows_by_prompt(prompts, scorable(completions, item, read)).values())
     questions = [_question_of(rows[0], prompts, item) for rows in groups]
@@ -124,7 +146,7 @@ def _heard_answers(peers, questions, counts, read, seed: int) -> list[list[list]
     for number, peer in enumerate(peers):
         told = asked_peer(peer, questions, max(counts), seed=int(fold(seed, number)))
         for own, question, count, texts in zip(heard, questions, counts, told):
-            items = None if isinstance(question, str) else [question] * len(texts[:count])
+            items = [question] * len(texts[:count]) if hasattr(question, 'task') else None
             own.append(answers_of(texts[:count], items, read=read))
     return heard
 

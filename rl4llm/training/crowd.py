@@ -6,7 +6,7 @@
 __all__ = ['AsAsked', 'Heard', 'Crowd', 'train_crowd']
 
 # %% ../../nbs/training/12_crowd.ipynb #feeb1a87
-import time
+import time, warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pandas as pd
 from ..core.numerics import fold
 from ..core.policy import as_policy
 from ..core.ready_stages import ready
-from ..core.registry import as_recipe
+from ..core.registry import as_recipe, parameters_of, use
 from ..core.settings_file import check_whole
 from ..core.storage import pack, unpack
 from ..tasks.protocol import as_task
@@ -101,24 +101,33 @@ def train_crowd(policies, task, recipe, *, steps: int, seed: int = 0, path=None,
     """Train copies of several policies that are asked the same problems and hear each other.
 
     policies: as many as the crowd has, or their names. recipe: for every model. Its reward is
-    given what the others said as `peers`, in place of peers that it names; a reward that does
-    not ask for any trains each model by itself.
+    given what the others said as `peers`; a reward that does not ask for any trains each model by
+    itself.
     path: a folder; one that holds the same run is continued behind its last checkpoint.
     every: steps between two checkpoints; the last step has one. limit: a loss above it counts as
     diverged.
     With one policy and a reward that asks nobody this is `train(policy, task, recipe,
     steps=steps, seed=seed)`, bit for bit. `rlccf` hears nobody there, and is `ttrl`.
-    Raises ValueError for an empty crowd, numbers below 1, or a folder that holds another run.
+    Warns if a folder holds more steps already. Raises TypeError for policies that are no list;
+    ValueError for an empty crowd, numbers below 1, a folder that holds another run, or a recipe
+    that names peers of its own or compares votes with a greedy answer.
     """
+    if not isinstance(policies, (list, tuple)):
+        raise TypeError(f"train_crowd: policies is a {type(policies).__name__}, wanted a list of "
+                        "models, as in ['tiny', 'tiny-straight-s-v1'].")
     check_whole('train_crowd', policies=len(policies), steps=steps, every=every)
     copies = [as_policy(policy).clone() for policy in policies]
     how = dict(task=as_task(task), recipe=as_recipe(recipe), steps=steps, seed=seed)
+    _check_heard(how['recipe'])
     runs = {str(k): config_of(policy, **how) for k, policy in enumerate(copies)}
     states = []
     for number, policy in enumerate(copies):
         states.append(_state_of(policy, number, states[0] if states else None, **how))
     with locked(path):
         rows = _restore(states, path, runs)
+        if states[0].step > steps:
+            warnings.warn(f"nothing is trained: the crowd in {path} has done {states[0].step} "
+                          f"steps already, and {steps} were asked for.", stacklevel=2)
         while states[0].step < steps:
             rows += _step(states, limit)
             done = states[0].step
@@ -165,3 +174,26 @@ def _check_same_crowd(old: dict, new: dict, path) -> None:
                          "another folder, or remove that one.")
     for number, config in new.items():
         check_same_run(old[number], config, path)
+
+# %% ../../nbs/training/12_crowd.ipynb #c0a1d7e3
+def _rewards_in(bound) -> list:
+    "A reward, and those that it is made of."
+    found = [bound]
+    for value in dict(bound.knobs).values():
+        if hasattr(value, 'knobs') or callable(value):
+            found += _rewards_in(use(value))
+    return found
+
+
+def _check_heard(recipe) -> None:
+    "Raises ValueError for a recipe that would not hear the crowd as it asks to."
+    parts = _rewards_in(recipe.reward)
+    named = [dict(part.knobs)['peers'] for part in parts if 'peers' in dict(part.knobs)]
+    if named:
+        raise ValueError(f"train_crowd: the recipe {recipe.name!r} names the peers "
+                         f"{named[0]!r:.60}, and a crowd hears its own members. Take a recipe without peers, such as "
+                         "'rlccf', or put these models into the crowd.")
+    asks = any('peers' in parameters_of(part.info.fn) for part in parts)
+    if asks and 'greedy_rewards' in parameters_of(recipe.advantage.info.fn):
+        raise ValueError(f"train_crowd: {recipe.advantage.name} compares with the reward of one "
+                         "greedy answer, and a crowd votes on samples. Take another advantage.")
