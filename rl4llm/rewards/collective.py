@@ -68,7 +68,8 @@ def asked_peer(peer, questions, count: int, *, seed: int = 0) -> list[list[str]]
     Raises TypeError for what is no peer, for messages that a model is asked, and for a function
     that does not return a list of texts for each question.
     """
-    if callable(peer): return _as_texts(peer(questions, count, seed=seed), len(questions))
+    if callable(peer):
+        return _as_texts(peer(questions, count, seed=seed), len(questions))
     if any(isinstance(question, (list, dict)) for question in questions):
         raise TypeError("asked_peer: a question is a list of messages, and a model is asked "
                         "problems or texts. Give items, or a function as the peer.")

@@ -191,8 +191,8 @@ def _check_heard(recipe) -> None:
     named = [dict(part.knobs)['peers'] for part in parts if 'peers' in dict(part.knobs)]
     if named:
         raise ValueError(f"train_crowd: the recipe {recipe.name!r} names the peers "
-                         f"{named[0]!r:.60}, and a crowd hears its own members. Take a recipe without peers, such as "
-                         "'rlccf', or put these models into the crowd.")
+                         f"{named[0]!r:.60}, and a crowd hears its own members. Take a recipe "
+                         "without peers, such as 'rlccf', or put these models into the crowd.")
     asks = any('peers' in parameters_of(part.info.fn) for part in parts)
     if asks and 'greedy_rewards' in parameters_of(recipe.advantage.info.fn):
         raise ValueError(f"train_crowd: {recipe.advantage.name} compares with the reward of one "
