@@ -34,7 +34,13 @@ JOURNAL = TOP / 'runs' / 'mutants.jsonl'  # --store --rest goes on from there
 
 # -- which modules, and which test files speak of them
 
-FOR_ALL = ('test_contracts', 'test_wiring', 'test_oracle', 'test_reference_numbers')
+FOR_ALL = (
+    'test_contracts',
+    'test_wiring',
+    'test_oracle',
+    'test_reference_numbers',
+    'test_defaults',
+)
 WITHOUT_STAGES = {  # where a fault would be silent too: test files beside those and its own
     'core.numerics': (),
     'core.rollouts': (),
@@ -96,10 +102,15 @@ def modules_in_scope():
     return sorted(short(n) for n in known if n in with_stages or fits(short(n), WITHOUT_STAGES))
 
 
+def own_file(module):
+    "The test file that has a module's name."
+    return f"test_{module.rpartition('.')[2]}"
+
+
 def files_about(module):
     "Test files whose tests may notice a fault in the module; one with its name is its own."
     more = [f for p, files in WITHOUT_STAGES.items() if fits(module, [p]) for f in files]
-    own = f"test_{module.rpartition('.')[2]}"
+    own = own_file(module)
     more += [own] if (TESTS / f"{own}.py").exists() else []
     with_stages = {short(info.module) for info in stage_table().values()}
     if fits(module, APART) and module not in with_stages:
@@ -455,10 +466,12 @@ def measured(check, files):
 def candidates(site, checks):
     "The checks that run the lines of a site; of those meant for others, a few of each family."
     found, others = [], defaultdict(list)
+    home = own_file(site.unit.module) + '::'
     for c in checks:
         if not c.runs(site):
             continue
-        own = site.unit.module in c.about and c.level != WIRING
+        is_about = site.unit.module in c.about and c.level != WIRING
+        own = is_about or c.family.startswith(home)
         (found if own else others[c.family]).append(c)
     few = {CONTRACT: 2, WIRING: 12 if fits(site.unit.module, ABOUT_WIRING) else 3, OTHER: 3}
     for some in others.values():

@@ -8,7 +8,9 @@ from rl4llm import Policy, recipe, task, train
 from rl4llm.advantages.group_relative import grpo
 from rl4llm.core.rollouts import make_rollouts
 from rl4llm.rollouts.forked_episodes import (
+    _grow,
     _Growth,
+    _ids_of_words,
     _Row,
     fork_chance,
     shared_advantages,
@@ -63,10 +65,44 @@ def test_with_one_way_to_begin_it_is_plain_drawing(agent, name):
         assert same_rows(whole, plain) and same_rows(never, plain)
 
 
+def test_rows_that_reach_their_room_are_those_of_plain_drawing(agent):
+    asked = [*task('calculator', level='easy').sample(1, seed=3), *calculations(1)]
+    how = dict(seed=5, max_new_tokens=20)
+    plain = agent.sample(asked, 4, **how)
+    whole = tool_branches(agent, asked, 4, starts=1.0, **how)
+    assert whole.finished.tolist() == [True] * 4 + [False] * 4
+    assert same_rows(whole, plain)
+
+
+def test_greedy_rows_have_the_temperature_of_their_log_probabilities(agent):
+    assert tool_branches(agent, calculations(1), 1, seed=0, temperature=0.0).temperature == 1.0
+
+
+def test_a_word_of_one_known_token_ends_a_turn():
+    tiny = Policy.load('tiny')
+    (semicolon,) = tiny.tokenizer(';', add_special_tokens=False)['input_ids']
+    assert _ids_of_words(tiny, (';', '; ;', 'zzz')).tolist() == [semicolon]
+
+
+def test_late_rows_begin_when_all_others_have_ended():
+    drawn = []
+
+    class Growth:
+        def draw_turns(self, rows):
+            drawn.append([row.number for row in rows])
+            rows[0].is_live = False
+
+        def wants_fork(self, row, how):
+            return False
+
+    _grow(Growth(), [[_Row(0, 0), _Row(0, 1)]], 3, None)
+    assert drawn == [[0, 1], [1], [2]]
+
+
 def test_forks_begin_where_a_tool_has_answered_and_end_as_the_policy_would(agent):
     rows = tool_branches(agent, calculations(), 8, seed=0, probe=4, base=1.0)
     forks = (rows.parent >= 0).nonzero()[:, 0].tolist()
-    assert len(forks) == 12
+    assert len(forks) == 12 and not rows.fork_at[rows.parent < 0].any()
     for i in forks:
         at, parent = int(rows.fork_at[i]), int(rows.parent[i])
         assert torch.equal(rows.tokens[i, :at], rows.tokens[parent, :at])
@@ -142,6 +178,24 @@ def test_rows_without_a_score_leave_the_mean_alone():
     rewards = torch.tensor([1.0, float('nan')])
     shared = shared_advantages(rewards, rows.group, rollouts=rows)
     assert not shared.isnan().any() and not shared[1].any()
+
+
+def test_an_unscored_row_has_no_part_in_what_it_shares():
+    "Row 3 leaves row 0 behind its second token and has no score."
+    ones = torch.ones(1, 2).long()
+    rows = make_rollouts(
+        prompt_ids=ones,
+        prompt_mask=ones.bool(),
+        tokens=torch.tensor([[5, 6, 7], [7, 8, 9], [9, 8, 7], [5, 6, 9]]),
+        mask=torch.ones(4, 3).bool(),
+        prompt=torch.zeros(4).long(),
+        parent=torch.tensor([-1, -1, -1, 0]),
+        fork_at=torch.tensor([0, 0, 0, 2]),
+        seg=torch.tensor([[0, 0, 1]] * 4),
+    )
+    rewards = torch.tensor([1.0, 0.0, 0.0, float('nan')])
+    shared = shared_advantages(rewards, rows.group, rollouts=rows, scale='none')
+    assert torch.allclose(shared[0], torch.tensor(2 / 3)) and not shared[3].any()
 
 
 def growth_of(agent):

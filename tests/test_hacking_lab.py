@@ -61,6 +61,7 @@ def test_words_are_whole_and_any_of_them_counts():
 
 
 BAD_WORDS = [dict(words='good'), dict(words=()), dict(words=(3,)), dict(full=0)]
+BAD_WORDS += [dict(words=('good', 3))]
 
 
 @pytest.mark.parametrize('bad', BAD_WORDS)
@@ -177,6 +178,9 @@ def test_disagreement_is_the_deviation_of_each_row():
         ('x2 + 3 = 7', 0),
         ('1 + 1 = 2.5', 0),
         ('1 + 1 = 3. Well', 1),
+        ('3 + 4 = 8 + 1', 0),
+        ('(3 + 4 = 8)', 0),
+        ('3 + 4 + 5 = 12 and a text that goes on behind it', 0),
         ('', 0),
     ],
 )
@@ -196,6 +200,8 @@ def test_wrong_sums(text, wrong):
         ('the goods', set()),
         ('a b c d e f', set()),
         ('a b c d a b c d', {'loops'}),
+        ('a b c d x a b c d y', {'loops'}),
+        ('a b c x a b c y', set()),
         ('', set()),
     ],
 )

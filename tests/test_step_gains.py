@@ -10,6 +10,7 @@ from rl4llm.core.policy import Policy
 from rl4llm.core.registry import recipe, use
 from rl4llm.core.rollouts import rows_of
 from rl4llm.core.signals import scored
+from rl4llm.rollouts import step_gains as module
 from rl4llm.rollouts.step_gains import (
     beginning_values,
     compare_steps,
@@ -119,6 +120,55 @@ def test_room_is_what_the_response_had(policy, rows):
     longest = (0, tuple(rows.tokens[0][rows.mask[0]].tolist()))
     assert beginning_values(policy, rows, [longest], room=1) == [float(rows.rewards[0])]
     assert beginning_values(policy, rows, [(0, ())], room=1) == [0.0]
+
+
+def test_a_full_row_is_not_continued(policy):
+    (item,) = EASY.sample(1, seed=5)
+    asked = policy.sample([item], 1, seed=0)
+    said = policy.tokenizer(EASY.demonstrate(item, seed=0), add_special_tokens=False)['input_ids']
+    begun = [(0, tuple(said[:-1]))]
+    verdicts = [
+        beginning_values(policy, asked, begun, room=len(said) - 1 + more)[0] for more in (0, 2)
+    ]
+    assert verdicts == [0.0, 1.0]
+
+
+class Stopped(Exception):
+    pass
+
+
+def asked_room(monkeypatch, policy, rows, places, **how):
+    "The room of each beginning and the shape of the noise with which it would be continued."
+    seen = {}
+
+    def noted(policy, begun, u, *, room, temperature):
+        seen.update(room=room.tolist(), noise=u.shape[1])
+        raise Stopped
+
+    monkeypatch.setattr(module, 'continue_rows', noted)
+    with pytest.raises(Stopped):
+        beginning_values(policy, rows, places, **how)
+    return seen['room'], seen['noise']
+
+
+def test_room_ends_at_the_models_context(policy, rows, monkeypatch):
+    places = [(0, ()), (1, (5, 6, 7))]
+    read = rows.prompt_mask.sum(1).tolist()
+    room, noise = asked_room(monkeypatch, policy, rows, places, room=10**4)
+    assert room == [policy.context - read[0], policy.context - read[1] - 3]
+    assert noise == max(room)
+
+
+def test_room_is_the_policys_or_the_longest_rows(policy, rows, monkeypatch):
+    longest = int(rows.mask.sum(1).max())
+    for own, wanted in ((3, longest), (90, 90)):
+        monkeypatch.setattr(module, 'response_room', lambda policy: own)
+        assert asked_room(monkeypatch, policy, rows, [(0, ())]) == ([wanted], wanted)
+
+
+def test_greedy_values_have_no_seed(policy, rows):
+    once, again = (step_values(**asked(rows, policy, seed=seed)) for seed in (0, 1))
+    assert torch.equal(once.nan_to_num(-1), again.nan_to_num(-1))
 
 
 def test_unscored_rows_have_no_part(policy, rows):

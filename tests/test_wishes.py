@@ -131,7 +131,6 @@ def test_the_place_of_a_sentence_counts():
     assert pair.key != Item('wishes', (2, (('before', 'c', 'b'), ('words', 4, 4)))).key
 
 
-
 def test_long_texts_have_keys_and_too_many_wishes_none():
     long = Item('wishes', (8, (('mention', 'cat'), ('avoid', 'dog'))))
     turned = Item('wishes', (8, (('avoid', 'dog'), ('mention', 'cat'), ('words', 16, 48))))
