@@ -1,15 +1,17 @@
-"""The defaults of stages are what they were: one that changes, changes on purpose.
+"""The defaults of stages, and of functions beside them, are what they were: one that changes,
+changes on purpose.
 
 A default is a promise to whoever does not name the knob, and no other test may name it either.
 `python tests/test_defaults.py` stores those of now in `defaults.json`."""
 
-import json, sys
+import json
+from importlib import import_module
 from pathlib import Path
 import pytest
 from rl4llm.core.registry import parameters_of, stages
 
 STORED = Path(__file__).with_name('defaults.json')
-OURS = {f'{s.kind}/{s.name}': s for s in stages().values() if s.module.startswith('rl4llm.')}
+MODULES = sorted({s.module for s in stages().values() if s.module.startswith('rl4llm.')})
 
 
 def as_text(value):
@@ -21,27 +23,34 @@ def as_text(value):
     return repr(value)
 
 
-def defaults_of(fn):
-    "Knob -> its default, in words."
-    known = parameters_of(fn).items()
+def defaults_of(thing):
+    "Knob -> its default, in words, of a function or a class."
+    known = parameters_of(thing).items()
     return {name: as_text(p.default) for name, p in known if p.default is not p.empty}
+
+
+def defaults_in(module):
+    "Public name of a module -> the defaults of what it names, if there are any."
+    here = import_module(module)
+    things = {name: getattr(here, name) for name in here.__all__}
+    found = {name: defaults_of(x) for name, x in things.items() if callable(x)}
+    return {name: defaults for name, defaults in found.items() if defaults}
 
 
 def stored():
     return json.loads(STORED.read_text())
 
 
-@pytest.mark.parametrize('info', [pytest.param(s, id=s.name) for s in OURS.values()])
-def test_a_default_is_what_it_was(info):
-    assert defaults_of(info.fn) == stored()[f'{info.kind}/{info.name}']
+@pytest.mark.parametrize('module', MODULES)
+def test_a_default_is_what_it_was(module):
+    assert defaults_in(module) == stored()[module], 'run `python tests/test_defaults.py`'
 
 
-def test_every_stage_has_stored_defaults_and_no_other():
-    assert stored().keys() == OURS.keys(), 'run `python tests/test_defaults.py`'
+def test_every_module_has_stored_defaults_and_no_other():
+    assert list(stored()) == MODULES, 'run `python tests/test_defaults.py`'
     assert sum(map(len, stored().values())) > 300
 
 
 if __name__ == '__main__':
-    found = {name: defaults_of(info.fn) for name, info in sorted(OURS.items())}
+    found = {module: defaults_in(module) for module in MODULES}
     STORED.write_text(json.dumps(found, indent=1, sort_keys=True) + '\n')
-    sys.exit(0)

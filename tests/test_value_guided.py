@@ -7,19 +7,27 @@ from rl4llm.core.policy import Policy
 from rl4llm.core.registry import recipe, use
 from rl4llm.core.rollouts import make_rollouts
 from rl4llm.core.signals import scored
-from rl4llm.rollouts.tree import Tree
+from rl4llm.rollouts import value_guided as module
+from rl4llm.rollouts.deep_search import GrowingForest
+from rl4llm.rollouts.tree import Tree, expand_nodes
 from rl4llm.rollouts.value_guided import (
     allowed_leaves,
     best_ends,
     count_child,
+    finish_guided,
+    grow_guided,
     guided_descent,
+    guided_rows,
     held_by_beam,
     in_order,
+    priorities,
     random_value,
+    rows_to_places,
     sibling_advantages,
     sibling_grpo,
     step_ends,
     text_steps,
+    tokens_drawn,
     value_guided_rollouts,
 )
 from rl4llm.tasks import task
@@ -65,7 +73,7 @@ def test_siblings_by_hand():
     assert torch.allclose(adv, wanted, atol=1e-5)
     rows = rows_of([1.0, 0.0, 1.0, 0.5])
     adv = sibling_advantages(rows.rewards, rows.group, rollouts=rows, eps=0.1)
-    first = (2 / 3 - 0.5) / 2                       # children worth 2/3 and 1/2, each counted once
+    first = (2 / 3 - 0.5) / 2  # children worth 2/3 and 1/2, each counted once
     assert torch.allclose(adv[0, 0], torch.tensor(first / (first + 0.1)))
     assert torch.allclose(adv[2, 1], torch.tensor(0.25 / 0.35)), "children worth 1/2 and 1"
 
@@ -113,6 +121,141 @@ def test_way_down_and_gate_by_hand():
     assert best_ends(tree, 2) == [4, 5] and best_ends(tree, 1) == [4]
     small = in_order(tree, [5])
     assert len(small) == 3 and small[2].value == 0.3
+
+
+@pytest.mark.parametrize(
+    'seg, behind',
+    [
+        ([0, 0, 1], [False, False, True, True]),
+        ([0, -1, 1], [False, True, False, True]),
+        ([0, -1, -1], [False, True, False, False]),
+    ],
+)
+def test_a_value_is_read_behind_each_step(seg, behind):
+    rows = dataclasses.replace(rows_of([1.0] * 4), seg=torch.tensor([seg]).expand(4, 3))
+    assert step_ends(rows).mask.tolist() == [behind] * 4
+
+
+def test_what_is_outside_of_a_row_has_no_advantage():
+    short = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 1, 1]]).bool()
+    rows = rows_of([1.0, 0.0, 1.0, 0.0])
+    rows = dataclasses.replace(rows, mask=short, seg=rows.seg.masked_fill(~short, -1))
+    for stage in (sibling_advantages, sibling_grpo):
+        adv = stage(rows.rewards, rows.group, rollouts=rows)
+        assert adv[1, 2] == 0 and adv[1, 1] != 0
+
+
+def test_the_beam_holds_the_best_of_the_deepest():
+    tree = Tree()
+    for value in (0.1, 0.5, 0.3):
+        count_child(tree, tree.add(0, tokens=[1]), value)
+    assert held_by_beam(tree, beam=2) == [2, 3] and held_by_beam(tree, beam=9) == [2, 3, 1]
+    assert held_by_beam(Tree(), beam=2) == [0]
+
+
+def test_the_first_node_counts_in_the_mean_of_its_level():
+    tree = Tree()
+    for value in (0.9, 0.2, 0.4):
+        count_child(tree, tree.add(0, tokens=[1]), value)
+    assert allowed_leaves(tree) == [1]
+
+
+def test_the_bonus_is_that_of_the_visits_and_one():
+    tree = Tree()
+    for value in (0.8, 0.0, 0.4):
+        count_child(tree, tree.add(0, tokens=[1]), value)
+    for value in (0.5, 0.3):
+        count_child(tree, tree.add(1, tokens=[2]), value)
+    gap = math.sqrt(math.log(6)) * (1 / math.sqrt(2) - 1 / 2)
+    assert guided_descent(tree, explore=0.39 / gap) == guided_descent(tree) == [4]
+    assert guided_descent(tree, explore=0.41 / gap) == [3]
+
+
+# with the policy
+
+
+def forest_of(policy, items, **how):
+    return GrowingForest(policy, items[:1], seed=0, room=None, **how)
+
+
+def nothing(forest, places):
+    return [0.0] * len(places)
+
+
+@pytest.mark.parametrize('temperature, kept', [(0.5, 0.5), (0.0, 1.0)])
+def test_beginnings_have_the_temperature_of_their_tree(policy, items, temperature, kept):
+    forest = forest_of(policy, items, temperature=temperature)
+    forest.trees[0].add(0, tokens=[5, 6])
+    assert rows_to_places(forest, [(0, 1)]).temperature == kept
+
+
+def test_behind_an_end_there_is_no_doubt(policy, items):
+    forest = forest_of(policy, items)
+    for ended in (False, True):
+        forest.trees[0].add(0, tokens=[5, 6], ended=ended)
+    how = dict(places=[(0, 1), (0, 2)], value=lambda rows: torch.zeros(len(rows)))
+    open_, ended = priorities(forest, **how)
+    assert open_ > 0 == ended
+    assert priorities(forest, **how, doubt=0.2)[0] == pytest.approx(2 * open_)
+
+
+def test_a_budget_that_is_reached_ends_the_growth(policy, items):
+    how = dict(beam=2, width=2, ends=())
+    one = forest_of(policy, items)
+    assert grow_guided(one, nothing, budget=1, **how) == 0
+    spent = tokens_drawn(one.trees[0])
+    again = forest_of(policy, items)
+    assert grow_guided(again, nothing, budget=spent, **how) == 0
+    assert tokens_drawn(again.trees[0]) == spent and len(again.trees[0]) == 5
+    more = forest_of(policy, items)
+    grow_guided(more, nothing, budget=spent + 1, **how)
+    assert tokens_drawn(more.trees[0]) > spent
+
+
+def test_missing_ends_come_from_the_best_leaves_and_then_from_the_root(policy, items):
+    forest = forest_of(policy, items)
+    tree = forest.trees[0]
+    born = expand_nodes(forest, [(0, 0)], width=2, most=1)
+    for (_, node), value in zip(born, (0.1, 0.9)):
+        count_child(tree, node, value)
+    finish_guided(forest, nothing, 1)
+    assert tree.children(2) and not tree.children(1) and len(tree) == 4
+    finish_guided(forest, nothing, 1)
+    assert len(tree) == 4, 'none is missing'
+    finish_guided(forest, nothing, 4)
+    assert tree.children(1) and len(tree.children(0)) == 2 + 2
+    lone = forest_of(policy, items)
+    finish_guided(lone, nothing, 1)
+    assert len(lone.trees[0]) == 2
+
+
+def test_what_was_done_is_counted(policy, items, monkeypatch):
+    monkeypatch.setattr(module, 'in_order', lambda tree, leaves: tree)
+    seen = []
+    monkeypatch.setattr(module, 'rows_of_trees', lambda forest: seen.append(forest))
+    forest = GrowingForest(policy, items, seed=0, room=None)
+    how = dict(beam=2, width=2, budget=60, ends=())
+    _, counts = guided_rows(forest, nothing, 2, **how)
+    assert counts['pieces'] == sum(len(tree) - 1 for tree in forest.trees)
+    ended = sum(tree[i].ended for tree in forest.trees for i in tree.leaves)
+    assert counts['ended'] == ended and counts['left_out'] == ended - 2 * len(items) > 0
+    assert counts['tokens'] == sum(map(tokens_drawn, forest.trees))
+
+
+@pytest.mark.parametrize('group, beam', [(1, 1), (4, 1), (8, 2), (20, 5)])
+def test_beam_and_budget_follow_the_group(policy, items, monkeypatch, group, beam):
+    given = {}
+
+    def noted(forest, evaluate, group, **how):
+        given.update(how, group=group)
+        return None, None
+
+    monkeypatch.setattr(module, 'guided_rows', noted)
+    sampler = value_guided_rollouts(**STEP)
+    sampler(policy, items, group, seed=0)
+    assert (given['beam'], given['budget']) == (beam, 2 * 12 * group)
+    sampler(policy, items, seed=0)
+    assert given['group'] == 1
 
 
 @pytest.mark.parametrize('budget', [6, 60, None])
