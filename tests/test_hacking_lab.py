@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from rl4llm.core.registry import recipe, use
 from rl4llm.core.reward_calls import call_reward
+from rl4llm.rewards import hacking_lab as module
 from rl4llm.rewards.algebra import gated
 from rl4llm.rewards.hacking_lab import (
     ARTEFACT,
@@ -30,6 +31,7 @@ from rl4llm.rewards.hacking_lab import (
 from rl4llm.rewards.judges import JudgeError, Question, programmed_judge
 from rl4llm.rewards.verifier import correct
 from rl4llm.tasks import task
+from rl4llm.tasks.protocol import final_answer
 
 ITEM = task('countdown', level='easy').sample(1, seed=3)[0]  # 9, 4, 5, 10 -> 50 in two steps
 RIGHT = '9 - 4 = 5 ; 5 * 10 = 50'
@@ -387,6 +389,21 @@ def test_what_the_recipes_pay():
     ends = [0.7, 0.7, 0.0, 0.7]
     mean = [end + 0.3 * sum_ / 3 for end, sum_ in zip(ends, thirds)]
     assert paid_by('leaky_mean') == pytest.approx(mean)
+
+
+def test_what_the_recipes_are_made_of():
+    careless = dict(truth=same_end, gap=0.3)
+    signs = [dict(words=(sign,), full=2) for sign in '+-*']
+    assert careless == module._CARELESS and dict(module._CLEAN.knobs) == dict(error=0.1)
+    assert [dict(dict(part.knobs)['flaw'].knobs) for part in module._SIGNS] == signs
+
+
+@pytest.mark.parametrize('name', ['countdown', 'lookup', 'path', 'program', 'wishes'])
+def test_all_demonstrations_of_a_problem_end_alike(name):
+    made = task(name)
+    for item in made.sample(6, seed=0):
+        ends = {final_answer(made.demonstrate(item, seed=seed)).split()[-1] for seed in range(3)}
+        assert ends == {known_end(item)}
 
 
 def test_the_judge_of_the_recipes_errs_about_one_text_in_ten():

@@ -189,6 +189,17 @@ def test_beginnings_have_the_temperature_of_their_tree(policy, items, temperatur
     assert rows_to_places(forest, [(0, 1)]).temperature == kept
 
 
+def test_noise_for_a_text_is_the_same_whatever_else_is_asked(policy, items):
+    found = []
+    for number, some in ((1, items[:2]), (0, items[1:2])):
+        forest = GrowingForest(policy, some, seed=0, room=None)
+        forest.trees[number].add(0, tokens=[5, 6])
+        forest.trees[number].add(0, tokens=[6, 5])
+        places = [(number, 1), (number, 2)]
+        found.append(random_value(None, rows_to_places(forest, places), policy).tolist())
+    assert found[0] == found[1] and found[0][0] != found[0][1]
+
+
 def test_behind_an_end_there_is_no_doubt(policy, items):
     forest = forest_of(policy, items)
     for ended in (False, True):
