@@ -30,6 +30,7 @@ class UntilItMoves:
         state.stop = bool(row['updates']) and row['grad_norm'] > 0
 
 
+@pytest.mark.takes_turns
 @every_recipe
 def test_one_step(name):
     policy = base(SAYS.get(name, 'tiny')).clone()

@@ -154,6 +154,7 @@ def reference(item, text):
     return have == [target]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize('name,level', CHEAP)
 @quick
 @given(text=SOUP)
@@ -263,6 +264,7 @@ def test_demonstrations_draws_and_items(name, level):
         ).replace('</answer>', '')
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize('name,level', CHEAP)
 def test_samples_are_distinct_deterministic_and_split(name, level):
     t, n = task(name, level), 20
@@ -1013,6 +1015,7 @@ def quickest(call, wanted):
     return min(taken)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize('name', READERS)
 def test_every_reader_is_linear(name):
     "10^5 hostile characters, plain, behind a good beginning and before a bad end: each read in a second."
