@@ -107,8 +107,8 @@ def crowd_reward(prompts, completions, *, item=None, peers=_PEERS, samples: int 
     samples: how often each of them answers a problem; None as often as there are completions of it.
     weighted: False counts every vote as 1. read: a function from a text to its answer; then
     no item is needed. seed: of what peers draw.
-    Raises ValueError without `read` unless there is one item a completion, or for samples below 1;
-    TypeError for peers that are no list of peers.
+    Raises ValueError without `read` unless there is one item a completion, or for samples below 1.
+    Peers that are no list are a TypeError.
     Source: RLCCF (2025), from notes.
     """
     check_whole('crowd_reward', samples=1 if samples is None else samples)

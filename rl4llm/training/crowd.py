@@ -95,6 +95,29 @@ def _step(states: list, limit: float) -> list[dict]:
         rows.append(dict(row, model=number))
     return rows
 
+# %% ../../nbs/training/12_crowd.ipynb #c0a1d7e3
+def _rewards_in(bound) -> list:
+    "A reward, and those that it is made of."
+    found = [bound]
+    for value in dict(bound.knobs).values():
+        if hasattr(value, 'knobs') or callable(value):
+            found += _rewards_in(use(value))
+    return found
+
+
+def _check_heard(recipe) -> None:
+    "Raises ValueError for a recipe that would not hear the crowd as it asks to."
+    parts = _rewards_in(recipe.reward)
+    named = [dict(part.knobs)['peers'] for part in parts if 'peers' in dict(part.knobs)]
+    if named:
+        raise ValueError(f"train_crowd: the recipe {recipe.name!r} names the peers "
+                         f"{named[0]!r:.60}, and a crowd hears its own members. Take a recipe "
+                         "without peers, such as 'rlccf', or put these models into the crowd.")
+    asks = any('peers' in parameters_of(part.info.fn) for part in parts)
+    if asks and 'greedy_rewards' in parameters_of(recipe.advantage.info.fn):
+        raise ValueError(f"train_crowd: {recipe.advantage.name} compares with the reward of one "
+                         "greedy answer, and a crowd votes on samples. Take another advantage.")
+
 # %% ../../nbs/training/12_crowd.ipynb #266eeee4
 def train_crowd(policies, task, recipe, *, steps: int, seed: int = 0, path=None, every: int = 25,
                 limit: float = 1e4) -> Crowd:
@@ -174,26 +197,3 @@ def _check_same_crowd(old: dict, new: dict, path) -> None:
                          "another folder, or remove that one.")
     for number, config in new.items():
         check_same_run(old[number], config, path)
-
-# %% ../../nbs/training/12_crowd.ipynb #c0a1d7e3
-def _rewards_in(bound) -> list:
-    "A reward, and those that it is made of."
-    found = [bound]
-    for value in dict(bound.knobs).values():
-        if hasattr(value, 'knobs') or callable(value):
-            found += _rewards_in(use(value))
-    return found
-
-
-def _check_heard(recipe) -> None:
-    "Raises ValueError for a recipe that would not hear the crowd as it asks to."
-    parts = _rewards_in(recipe.reward)
-    named = [dict(part.knobs)['peers'] for part in parts if 'peers' in dict(part.knobs)]
-    if named:
-        raise ValueError(f"train_crowd: the recipe {recipe.name!r} names the peers "
-                         f"{named[0]!r:.60}, and a crowd hears its own members. Take a recipe "
-                         "without peers, such as 'rlccf', or put these models into the crowd.")
-    asks = any('peers' in parameters_of(part.info.fn) for part in parts)
-    if asks and 'greedy_rewards' in parameters_of(recipe.advantage.info.fn):
-        raise ValueError(f"train_crowd: {recipe.advantage.name} compares with the reward of one "
-                         "greedy answer, and a crowd votes on samples. Take another advantage.")
