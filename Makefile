@@ -83,7 +83,7 @@ test-all: .venv/.scale checks test-notebooks ## the same with every notebook, th
 	time python -m pytest -n 2 --dist loadgroup --durations=20 -m '' $(LONG)
 
 checks: .venv/.installed
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target in-step lint types
+	@$(MAKE) --no-print-directory -j 2 in-step lint types
 
 in-step: .venv/.installed ## are notebooks clean, and is rl4llm/ what they export?
 	rm -rf .venv/step && mkdir .venv/step && cp -r pyproject.toml nbs tutorials rl4llm .venv/step
