@@ -12,22 +12,22 @@ CHROMIUM      := command -v chromium chromium-browser google-chrome
 export PATH            := $(VENV)/bin:$(PATH)
 export TIMEFORMAT      := took %0lR
 
-# -- environment: .core holds what the package needs, .installed also JupyterLab, the test tools and Sphinx, .scale also TRL
+# -- environment: .core holds what the package needs, .installed also JupyterLab, the test tools and Sphinx, .scale also TRL; what is imported is compiled when it is
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
 .venv/.core: pyproject.toml constraints.txt | .venv/bin/python
-	$(PY) -m pip install --quiet -c constraints.txt -e .
+	$(PY) -m pip install --quiet --no-compile -c constraints.txt -e .
 	@touch $@
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
-	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,docs]'
+	$(PY) -m pip install --quiet --no-compile -c constraints.txt -e '.[lab,dev,docs]'
 	@touch .venv/.core $@
 
 .venv/.scale: pyproject.toml constraints.txt | .venv/.installed
-	$(PY) -m pip install --quiet -c constraints.txt -e '.[lab,dev,docs,scale,envs]'
+	$(PY) -m pip install --quiet --no-compile -c constraints.txt -e '.[lab,dev,docs,scale,envs]'
 	@touch $@
 
 .PHONY: help demo lab test test-all checks in-step lint types test-notebooks test-wheel test-browser mutants fuzz bench readme docs notebooks stubs pins clean

@@ -58,6 +58,7 @@ def there(wheel, tmp_path_factory):
         'pip',
         'install',
         '--quiet',
+        '--no-compile',
         '-c',
         TOP / 'constraints.txt',
         wheel,
