@@ -9400,6 +9400,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'rl4llm.training.crowd._check_same_crowd': ( 'training/crowd.html#_check_same_crowd',
                                                                                     'rl4llm/training/crowd.py'),
                                        'rl4llm.training.crowd._draw': ('training/crowd.html#_draw', 'rl4llm/training/crowd.py'),
+                                       'rl4llm.training.crowd._is_stage': ('training/crowd.html#_is_stage', 'rl4llm/training/crowd.py'),
                                        'rl4llm.training.crowd._key': ('training/crowd.html#_key', 'rl4llm/training/crowd.py'),
                                        'rl4llm.training.crowd._restore': ('training/crowd.html#_restore', 'rl4llm/training/crowd.py'),
                                        'rl4llm.training.crowd._rewards_in': ('training/crowd.html#_rewards_in', 'rl4llm/training/crowd.py'),

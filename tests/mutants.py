@@ -34,13 +34,7 @@ JOURNAL = TOP / 'runs' / 'mutants.jsonl'  # --store --rest goes on from there
 
 # -- which modules, and which test files speak of them
 
-FOR_ALL = (
-    'test_contracts',
-    'test_wiring',
-    'test_oracle',
-    'test_reference_numbers',
-    'test_defaults',
-)
+FOR_ALL = ('test_contracts', 'test_wiring', 'test_oracle', 'test_reference_numbers')
 WITHOUT_STAGES = {  # where a fault would be silent too: test files beside those and its own
     'core.numerics': (),
     'core.rollouts': (),

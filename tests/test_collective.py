@@ -329,6 +329,10 @@ NAMED = use('dealt_reward', reward=use(crowd_reward, peers=('tiny',)))
     'changes, told',
     [
         (dict(reward=use(crowd_reward, peers=('tiny',))), r"names the peers \('tiny',\)"),
+        (
+            dict(reward=use('weighted_sum', parts=(NAMED, 'brevity'))),
+            r"names the peers \('tiny',\)",
+        ),
         (dict(reward=NAMED), r"names the peers \('tiny',\)"),
         (dict(advantage='remax'), 'remax compares with the reward of one greedy answer'),
     ],
@@ -336,6 +340,11 @@ NAMED = use('dealt_reward', reward=use(crowd_reward, peers=('tiny',)))
 def test_a_recipe_that_would_not_hear_the_crowd_is_refused(tiny, small, changes, told):
     with pytest.raises(ValueError, match=told):
         train_crowd([tiny, tiny], EASY, small.but(**changes), steps=1)
+
+
+def test_a_function_that_is_no_reward_is_left_alone(tiny, small):
+    by_text = small.but(reward=use(crowd_reward, read=str))
+    assert len(train_crowd([tiny, tiny], EASY, by_text, steps=1).metrics) == 2
 
 
 def test_a_greedy_answer_is_compared_where_nobody_votes(tiny, small):

@@ -46,6 +46,20 @@ def test_a_default_is_what_it_was(module):
     assert defaults_in(module) == stored()[module], 'run `python tests/test_defaults.py`'
 
 
+def test_a_changed_default_is_noticed(monkeypatch):
+    from rl4llm.rollouts import forked_episodes, value_guided
+
+    for module, fn, knob in (
+        (forked_episodes, forked_episodes.tool_branches, 'base'),
+        (value_guided, value_guided.grow_guided, 'explore'),
+        (value_guided, value_guided.value_guided_rollouts.__init__, 'doubt'),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setitem(fn.__kwdefaults__, knob, 0.75)
+            assert defaults_in(module.__name__) != stored()[module.__name__]
+        assert defaults_in(module.__name__) == stored()[module.__name__]
+
+
 def test_every_module_has_stored_defaults_and_no_other():
     assert list(stored()) == MODULES, 'run `python tests/test_defaults.py`'
     assert sum(map(len, stored().values())) > 300

@@ -17,7 +17,7 @@ import pandas as pd
 from ..core.numerics import fold
 from ..core.policy import as_policy
 from ..core.ready_stages import ready
-from ..core.registry import as_recipe, parameters_of, use
+from ..core.registry import STAGES, as_recipe, parameters_of, use
 from ..core.settings_file import check_whole
 from ..core.storage import pack, unpack
 from ..tasks.protocol import as_task
@@ -100,9 +100,15 @@ def _rewards_in(bound) -> list:
     "A reward, and those that it is made of."
     found = [bound]
     for value in dict(bound.knobs).values():
-        if hasattr(value, 'knobs') or callable(value):
-            found += _rewards_in(use(value))
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        for part in filter(_is_stage, parts):
+            found += _rewards_in(use(part))
     return found
+
+
+def _is_stage(value) -> bool:
+    "Whether a knob is a stage, with knobs of its own or as a registered function."
+    return hasattr(value, 'knobs') or any(info.fn is value for info in STAGES.values())
 
 
 def _check_heard(recipe) -> None:
