@@ -125,9 +125,11 @@ class _Truth:
     def __call__(self, questions):
         return [self.known[question] for question in questions]
 
-    def learn(self, item, text: str) -> tuple[str, str]:
-        "How a text is asked about, as (prompt, text); its degrees are known from then on."
-        answer = verdicts([text], [item])[0].answer
+    def learn(self, item, text: str, answer: str | None) -> tuple[str, str]:
+        """How a text is asked about, as (prompt, text); its degrees are known from then on.
+
+        answer: what its verdict reads as the answer.
+        """
         named = (f'{item.task} {item.data}', ' '.join((answer or text).split()))
         for name, degree in item_scores(item, text).items():
             self.known[Question(*named, name)] = degree
@@ -143,14 +145,16 @@ def prompt_text(prompt) -> str:
 
 def _rows_to_grade(prompts, completions, item, judge) -> tuple[dict, object]:
     "(prompt, text, item) by row for rows with an item, and the judge to ask."
-    verdicts(completions, item)                        # refuses what is no list of items
+    told = verdicts(completions, item)                 # refuses what is no list of items
     items = [as_item(x) for x in item]
     truth = _Truth()
     rows = {}
     for row, (x, prompt, completion) in enumerate(zip(items, prompts, completions)):
         if x is None: continue
         asked = (prompt_text(prompt), text_of(completion))
-        rows[row] = (*(truth.learn(x, asked[1]) if judge is None else asked), x)
+        if judge is None:
+            asked = truth.learn(x, asked[1], told[row].answer)
+        rows[row] = (*asked, x)
     return rows, truth if judge is None else judge
 
 
@@ -165,7 +169,9 @@ def _mistaken(judge, error: float, seed: int):
 
 def _scores(rows: dict, count: int, make_rubric, judge, **knobs) -> list[float | None]:
     "The score of each row by the rubric of its item, None for rows without one."
-    rubrics = [make_rubric(x) for _, _, x in rows.values()]
+    items = [x for _, _, x in rows.values()]
+    made = {x: make_rubric(x) for x in dict.fromkeys(items)}
+    rubrics = [made[x] for x in items]
     asked = [[row[place] for row in rows.values()] for place in (0, 1)]
     scores = [None] * count
     for row, rubric, degrees in zip(rows, rubrics, grade(rubrics, *asked, judge)):
