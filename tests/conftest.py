@@ -6,6 +6,7 @@ os.environ.setdefault('HF_HUB_OFFLINE', '1')
 
 import pytest
 import torch
+from together import pytest_xdist_make_scheduler  # noqa: F401, which xdist asks for
 
 
 def pytest_addoption(parser):
@@ -13,28 +14,6 @@ def pytest_addoption(parser):
     parser.addoption('--turn', action='store_true', help=help)
     help = 'the same for tests that are marked to take turns, and all cases of all others'
     parser.addoption('--long-in-turn', action='store_true', help=help)
-
-
-# Files whose tests share what takes long to make: one worker has them all. The marks that xdist
-# has for this do not reach its scheduler under pytest 9.2.
-TOGETHER = ('test_browser.py', 'test_fuzz.py', 'test_ideas_act.py', 'test_site.py', 'test_wheel.py')
-
-
-def unit_of(nodeid):
-    "What is sent to a worker as a whole: a file of `TOGETHER`, else the single test."
-    file = nodeid.split('::')[0]
-    return file if file.endswith(TOGETHER) else nodeid
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Units(LoadScopeScheduling):
-        def _split_scope(self, nodeid):
-            return unit_of(nodeid)
-
-    return Units(config, log) if config.getvalue('dist') == 'loadgroup' else None
 
 
 def pytest_collection_modifyitems(config, items):

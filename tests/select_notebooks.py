@@ -251,12 +251,12 @@ def affected(house, files):
     return why
 
 
-def turn_of(top, digit=0):
-    """Which fifth is in turn: it follows from the commit, and is 0 without git.
+def turn_of(top, digit=0, parts=PARTS):
+    """Which of so many parts is in turn: it follows from the commit, and is 0 without git.
 
     digit: another one for what takes turns apart from this, so that all pairs come up.
     """
-    return int(git(top, 'rev-parse', 'HEAD') or '0', 16) // PARTS**digit % PARTS
+    return int(git(top, 'rev-parse', 'HEAD') or '0', 16) // parts**digit % parts
 
 
 def choose(top=TOP, *, everything=False):

@@ -2,11 +2,11 @@
 `pytest --long-in-turn`.
 
 A test with many cases does the same to many things: to each recipe, stage, notebook or file. The
-cases about something that was changed are run, and one fifth of the others in turn, which follows
+cases about something that was changed are run, and one tenth of the others in turn, which follows
 from the commit as it does for notebooks.
 
 A file's tests with few cases are run if the file reaches what was changed, if it names no module
-of the package, and else one commit in five. A file of tests that was changed itself is run whole.
+of the package, and else one commit in ten. A file of tests that was changed itself is run whole.
 Hostile texts are judged every time. Without git everything is run.
 
 `make test-all` runs all of this, but for tests that take long (marked `takes_turns`, as those that
@@ -17,8 +17,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from select_notebooks import PARTS, TOP, House, Source, changed_files, registered, turn_of
+from select_notebooks import TOP, House, Source, changed_files, registered, turn_of
 
+PARTS = 10
 MANY = 10  # cases of a test that does the same to many things
 ALWAYS = ('test_fuzz.py',)
 
@@ -63,10 +64,13 @@ def imported_here(source):
 
 
 @cache
-def sources_of_tests(top):
-    "File of tests -> its code."
-    paths = sorted((top / 'tests').glob('test_*.py'))
-    return {path.name: Source([ast.parse(path.read_text())]) for path in paths}
+def needs_of_tests(house):
+    "File of tests -> the modules that it needs, and the files beside it that it imports."
+    found = {}
+    for path in sorted((house.top / 'tests').glob('test_*.py')):
+        source = Source([ast.parse(path.read_text())])
+        found[path.name] = house.needs(source), imported_here(source)
+    return found
 
 
 def whole_files(house, files, turn):
@@ -77,9 +81,8 @@ def whole_files(house, files, turn):
     reached = set(house.reaching(house.changed_modules(files)))
     helpers = {Path(file).name for file in files if file.startswith('tests/')}
     found = {}
-    for number, (file, source) in enumerate(sources_of_tests(house.top).items()):
-        needs = house.needs(source)
-        if needs & reached or (imported_here(source) | {file}) & helpers:
+    for number, (file, (needs, beside)) in enumerate(needs_of_tests(house).items()):
+        if needs & reached or (beside | {file}) & helpers:
             found[file] = 'reached'
         elif file in ALWAYS:
             found[file] = 'always'
@@ -94,7 +97,7 @@ def chosen(cases, words, changed_tests, whole, turn):
     """Numbers of the cases to run, in their order.
 
     words: what cases about a change are called. changed_tests: files that are run whole.
-    whole: files whose tests with few cases are run. turn: which fifth of many cases.
+    whole: files whose tests with few cases are run. turn: which tenth of many cases.
     """
     families = defaultdict(list)
     for number, case in enumerate(cases):
@@ -128,6 +131,7 @@ def in_turn(items, top=TOP):
     tests = {Path(file).name for file in files if file.startswith('tests/')}
     house = House(top)
     words = changed_words(house, files)
-    whole = whole_files(house, files, turn_of(top, digit=1))
-    numbers = chosen([case_of(item) for item in items], words, tests, whole, turn_of(top))
+    whole = whole_files(house, files, turn_of(top, digit=1, parts=PARTS))
+    turn = turn_of(top, parts=PARTS)
+    numbers = chosen([case_of(item) for item in items], words, tests, whole, turn)
     return [items[number] for number in numbers]
