@@ -37,6 +37,7 @@ TAKEN = ('x[i].sum()', 'x + 1', 'x * y[0]', 'x.cpu() + y', 'x + y.to(x.device)')
 
 
 @pytest.mark.skipif(not IS_THERE, reason='this torch has no devices in Python')
+@pytest.mark.slow
 def test_two_devices_do_not_mix():
     code = (
         'import torch, another_device\n'

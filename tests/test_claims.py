@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,6 +45,7 @@ from rl4llm.core.sources import notebook_of
 from rl4llm.studies.study import STUDIES, load_study, study_runs
 
 load_stages()
+whole_table = cache(table)  # it takes seconds; not where a test has changed what it reads
 every_claim = pytest.mark.parametrize(
     'claim', [pytest.param(c, id=c.name) for c in CLAIMS.values()]
 )
@@ -764,7 +766,7 @@ def test_a_claim_that_waits_is_not_run():
 
 
 def test_atlas_holds_every_paper_once_and_finds_what_is_built():
-    made = table()
+    made = whole_table()
     assert list(made.index) == list(range(229)) and set(
         made.loc[made['scope'].isin(['context', 'outside']), 'code']
     ) == {''}
@@ -785,7 +787,7 @@ def test_a_name_makes_no_row_built():
     from rl4llm.core.registry import add_recipe
     from rl4llm.studies.tryouts import stored_tryouts
 
-    unbuilt = table().query("status == 'not built yet'").index
+    unbuilt = whole_table().query("status == 'not built yet'").index
     number = next(n for n in unbuilt if not recipes_of(n))
     row = next(r for r in papers().itertuples() if r.Index == number)
     add_recipe('only_a_name', 'grpo', paper=number, summary='a name')
@@ -850,7 +852,7 @@ def test_what_is_built_was_at_work_or_is_a_measure():
     from rl4llm.atlas.catalogue import ALSO, PARTLY
     from rl4llm.studies.tryouts import acts
 
-    made = table()
+    made = whole_table()
     assert {18, 23, 75, 90, 115, 117, 118, 122, 124, 187, 197, 208, 227, 228} <= set(PARTLY)
     for seed in PARTLY:
         assert made.loc[seed, 'status'] == f'partly built: {PARTLY[seed]}' and components_of(
@@ -871,7 +873,7 @@ def test_what_is_built_was_at_work_or_is_a_measure():
     ],
 )
 def test_papers_on_systems_point_at_their_notebooks(seed, notebook, path):
-    row = table().loc[seed]
+    row = whole_table().loc[seed]
     assert row['notebook'] == f'nbs/scaling/{notebook}.ipynb' and path in row['code']
     assert row['status'].startswith('partly built: its ') and 'missing' in row['status']
 

@@ -50,7 +50,7 @@ def here(*args):
     from typer.testing import CliRunner
     from rl4llm.app.cli import app
 
-    return CliRunner().invoke(app, list(map(str, args)))
+    return CliRunner().invoke(app, list(map(str, args)), env=dict(COLUMNS='160', TERM='dumb'))
 
 
 def test_help_lists_every_command_and_each_explains_itself():
@@ -309,8 +309,8 @@ def test_debug_shows_the_traceback(tmp_path):
 
 
 def test_recipes_are_listed_and_shown():
-    assert 'weighted_reinforce' in rl4llm('recipes').stdout
-    shown = rl4llm('recipes', 'grpo').stdout
+    assert 'weighted_reinforce' in here('recipes').output
+    shown = here('recipes', 'grpo').output
     assert (
         'ppo_clip' in shown
         and 'rl4llm/objectives/surrogates.py' in shown
@@ -321,7 +321,7 @@ def test_recipes_are_listed_and_shown():
 
 def test_a_recipe_page_says_where_all_of_it_is():
     "Paper by name, formula lines, file, notebook, full-scale file, tryout with the placebo."
-    shown = rl4llm('recipes', 'gui_g1').stdout
+    shown = here('recipes', 'gui_g1').output
     for words in (
         'Zhou et al. 2025, GUI-G1',
         'Reward minus group mean, times 1 - success rate',

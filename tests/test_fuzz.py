@@ -456,6 +456,7 @@ def test_the_stored_run_is_of_these_verifiers_and_found_nothing():
     assert all(took['growth_exponent'] < 1.3 for took in stored['time'].values())
 
 
+@pytest.mark.slow
 def test_a_run_says_how_many_texts_it_judged(monkeypatch):
     monkeypatch.setattr(fuzz, 'BLOCK', 200)
     counts, findings = fuzz.fuzzed(600, seed=5)

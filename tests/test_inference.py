@@ -298,6 +298,7 @@ def test_a_thought_that_the_prompt_opened_is_cut_too(thinker):
     assert all(text.split()[4:6] == ['</think>', '<answer>'] for text in rows.texts)
 
 
+@pytest.mark.slow
 def test_the_report_and_the_trees_take_budgeted_rows(thinker):
     policy = Budgeted(thinker, 8)
     told = report(thinker, policy, task('countdown'), items=ITEMS[:3], samples=4)

@@ -59,6 +59,7 @@ def timeless(run):
     return [{k: v for k, v in row.items() if not k.startswith('seconds')} for row in run.rows]
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_ends_as_if_it_never_was(tmp_path, tiny_folder):
     log = tmp_path / 'log.txt'
     finished(program(tmp_path / 'whole', tiny_folder), log)

@@ -562,6 +562,7 @@ def test_the_largest_tree():
 
 
 @pytest.mark.parametrize('name', ['lite_ppo', 'reinforce_pp', 'reinforce_batch'])
+@pytest.mark.slow
 def test_groups_that_influence_each_other_are_taken_one_by_one(name):
     "Whichever single answer is right, and however few groups have a signal."
     tree = TokenTree(3, length=3, eos=0)

@@ -450,6 +450,7 @@ def test_planned_memory_is_measured_memory(
     assert found.peak - tile == pytest.approx(measured['peak'], rel=0.25)
 
 
+@pytest.mark.slow
 def test_a_measurement_that_fails_says_so():
     with pytest.raises(RuntimeError, match='has failed'):
         measure_training(dict(hidden_size=-1), rows=1, prompt=1, response=1)

@@ -582,6 +582,7 @@ def test_own_rows_train_evaluate_and_compare_on_a_model_with_an_ordinary_tokeniz
     )
 
 
+@pytest.mark.slow
 def test_a_data_set_of_reasoning_gym_trains_and_is_evaluated(tmp_path, tokenizer):
     pytest.importorskip('reasoning_gym')
     policy = real_policy(saved(tmp_path, 'qwen2', tokenizer, **LLAMA))

@@ -107,6 +107,7 @@ def test_what_a_scorer_may_be_shown():
         assert G._is_formula(text)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_stopped_in_between_is_told(gym, monkeypatch):
     item = G.gym_task('gcd').sample(1, seed=0)[0]
     process = G._Scorers.own()

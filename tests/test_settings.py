@@ -403,6 +403,7 @@ GUARDED = {  # only in a kernel, or only in a worker that is started after askin
 }
 
 
+@pytest.mark.slow
 def test_no_optional_package_is_imported_without_a_word():
     "What an extra brings is imported by `import_optional`, each use of which is tried above."
     import ast

@@ -36,6 +36,7 @@ def test_importing_is_quick_and_loads_no_torch():
     assert python("import sys, rl4llm; print('torch' in sys.modules)") == 'False'
 
 
+@pytest.mark.slow
 def test_one_setting_turns_every_fast_path_off(monkeypatch):
     def lanes(**settings):
         for name, value in settings.items():

@@ -195,6 +195,7 @@ def test_nodes_in_processes_of_their_own_are_the_same_nodes(base, external):
     assert bool(turns.metrics['external'].sum()) == bool(external)
 
 
+@pytest.mark.slow
 def test_what_a_node_in_a_process_raises_is_raised_here(base):
     with pytest.raises(Exception, match='step 0') as found:
         swarm_sharing(base, EASY, SMALL, nodes=2, external=1, steps=1, limit=-1, processes=True)

@@ -401,6 +401,7 @@ def test_a_sentence_of_the_picture_is_shown_escaped():
     assert '&lt;b&gt;3&lt;/b&gt;' in Panel(draw, dict(x=slider('x', 3, 0, 9))).html
 
 
+@pytest.mark.slow
 def test_widgets_are_not_needed_to_import_and_draw():
     code = "import sys; sys.modules['ipywidgets'] = None\nfrom rl4llm.widgets import *; import rl4llm.widgets as w\nprint(len(w.batch_calculator()._repr_html_()) > 500, len(w.advantage_playground().html) > 500, w.microscope and w.train_live and 1)"
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
