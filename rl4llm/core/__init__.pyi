@@ -46,6 +46,7 @@ from .numerics import STATISTICS as STATISTICS
 from .numerics import edit_distance as edit_distance
 from .numerics import entropy_of as entropy_of
 from .numerics import fold as fold
+from .numerics import fold_whole as fold_whole
 from .numerics import keyed_uniform as keyed_uniform
 from .numerics import kl_estimate as kl_estimate
 from .numerics import logp_of as logp_of

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 # %% ../../nbs/rollouts/00_tree.ipynb #1807909b
-from ..core.numerics import entropy_of, fold, keyed_uniform
+from ..core.numerics import entropy_of, fold_whole, keyed_uniform
 from ..core.rollouts import make_rollouts
 from ..core.sampling import (as_prompts, check_asked_once, check_sampling, choose,
                                   drop_finished, response_room, row_keys, sample)
@@ -242,14 +242,21 @@ class Forest:
         self.temperature = temperature
         self.trees = [Tree() for _ in self.items]
         self._keys = {}                                  # of each node, what its noise hangs on
+        self._roots = [[] for _ in self.items]           # of each tree, keys of its first nodes
         self._played = Counter()                         # of each node, how many playouts it had
 
     def key(self, k: int, parent: int) -> int:
         "The number that the noise of the next child of a node of tree `k` hangs on."
         number = len(self.trees[k].children(parent))
-        if parent: return int(fold(self._keys[k, parent], number))
-        keys = row_keys(self.ids, self.prompt_mask, number + 1)
-        return int(keys.view(len(self.items), -1)[k, -1])
+        if parent: return fold_whole(self._keys[k, parent], number)
+        return self._root_key(k, number)
+
+    def _root_key(self, k: int, number: int) -> int:
+        "What `key` is for child `number` of the root, as for a row of `sample`."
+        if number >= len(self._roots[k]):
+            keys = row_keys(self.ids, self.prompt_mask, 2 * number + 8)
+            self._roots = keys.view(len(self.items), -1).tolist()
+        return self._roots[k][number]
 
     def new_child(self, k: int, parent: int) -> tuple[int, int]:
         "An empty child of a node of tree `k`: the numbers of its tree and of itself."
@@ -266,10 +273,10 @@ class Forest:
         if parent:
             own = self._keys[k, parent]
         else:
-            own = fold(row_keys(self.ids, self.prompt_mask, 1)[k], _ROOT)
-        key = fold(fold(own, _PLAYOUT), self._played[k, parent])
+            own = fold_whole(self._root_key(k, 0), _ROOT)
+        key = fold_whole(fold_whole(own, _PLAYOUT), self._played[k, parent])
         self._played[k, parent] += 1
-        return self._born(k, parent, int(key))
+        return self._born(k, parent, key)
 
     def noise(self, born: list, at: Int[Tensor, "n"], width: int) -> Float[Tensor, "n t"]:
         "Uniform numbers for `width` tokens of each node, the first of them at place `at`."
