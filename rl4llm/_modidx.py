@@ -1215,6 +1215,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'rl4llm/atlas/catalogue.py'),
                                         'rl4llm.atlas.catalogue._check_there': ( 'atlas/catalogue.html#_check_there',
                                                                                  'rl4llm/atlas/catalogue.py'),
+                                        'rl4llm.atlas.catalogue._only': ('atlas/catalogue.html#_only', 'rl4llm/atlas/catalogue.py'),
                                         'rl4llm.atlas.catalogue._stage_modules': ( 'atlas/catalogue.html#_stage_modules',
                                                                                    'rl4llm/atlas/catalogue.py'),
                                         'rl4llm.atlas.catalogue._tried': ('atlas/catalogue.html#_tried', 'rl4llm/atlas/catalogue.py'),

@@ -186,17 +186,21 @@ def table(family: str | None = None, status: str | None = None) -> pd.DataFrame:
     recipes showed), notebook, claim, verdict, status.
     Raises ValueError for a family or a status that no paper has.
     """
-    tried = _tried(stored_tryouts())
-    made = pd.DataFrame([_atlas_row(row, tried) for row in papers().itertuples()])
-    made = made.set_index('paper')
-    for column, value in (('family', family), ('status', status)):
-        if value is None: continue
-        plain = made[column].str.split(':').str[0]
-        known = sorted(set(plain))
-        if value not in known:
-            raise ValueError(f"no paper has {column} {value!r}; there are {', '.join(known)}.")
-        made = made[plain == value]
-    return made
+    asked = _only(papers(), 'family', family)
+    records = stored_tryouts()
+    tried = _tried(records)
+    rows = [_atlas_row(row, tried, records) for row in asked.itertuples()]
+    return _only(pd.DataFrame(rows).set_index('paper'), 'status', status)
+
+
+def _only(made: pd.DataFrame, column: str, value: str | None) -> pd.DataFrame:
+    "The rows with this value before a colon; all for None. Raises ValueError, as `table`."
+    if value is None: return made
+    plain = made[column].str.split(':').str[0]
+    known = sorted(set(plain))
+    if value not in known:
+        raise ValueError(f"no paper has {column} {value!r}; there are {', '.join(known)}.")
+    return made[plain == value]
 
 
 def _tried(records: dict) -> dict:
@@ -205,8 +209,8 @@ def _tried(records: dict) -> dict:
     return {name: word if acts(name, records) else 'as its parent' for name, word in words.items()}
 
 
-def _atlas_row(row, tried: dict) -> dict:
-    "One row of the atlas. tried: recipe -> what a short training run showed."
+def _atlas_row(row, tried: dict, records: dict) -> dict:
+    "One row of the atlas. tried: recipe -> what its short training run in `records` showed."
     seed = row.Index
     code = components_of(seed)
     recipes = recipes_of(seed)
@@ -218,7 +222,7 @@ def _atlas_row(row, tried: dict) -> dict:
                  notebook=', '.join(home_of(seed)))
     tested = dict(claim=', '.join(claim.name for claim in claims),
                   verdict=', '.join(claim_verdict(claim) for claim in claims))
-    return {**told, **built, **tested, 'status': status_of(row, code, recipes)}
+    return {**told, **built, **tested, 'status': status_of(row, code, recipes, records)}
 
 # %% ../../nbs/atlas/01_catalogue.ipynb #1319305b
 def coverage() -> pd.DataFrame:
