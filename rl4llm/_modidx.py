@@ -9783,6 +9783,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'rl4llm/training/step_metrics.py'),
                                               'rl4llm.training.step_metrics.metrics_of_selection': ( 'training/step_metrics.html#metrics_of_selection',
                                                                                                      'rl4llm/training/step_metrics.py'),
+                                              'rl4llm.training.step_metrics.metrics_of_stages': ( 'training/step_metrics.html#metrics_of_stages',
+                                                                                                  'rl4llm/training/step_metrics.py'),
                                               'rl4llm.training.step_metrics.metrics_of_updates': ( 'training/step_metrics.html#metrics_of_updates',
                                                                                                    'rl4llm/training/step_metrics.py'),
                                               'rl4llm.training.step_metrics.own_rows': ( 'training/step_metrics.html#own_rows',

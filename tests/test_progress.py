@@ -494,6 +494,13 @@ def test_a_run_goes_on_bit_for_bit(policy, tmp_path, name):
     assert torch.equal(straight, end_of(policy, name, 2, 3, path=tmp_path / 'run'))
 
 
+def test_how_often_it_acts_is_in_the_metrics(policy):
+    made = recipe('oni', prompts=2, group=4)
+    told = train(policy.clone(), EASY, made, steps=2, seed=1).metrics
+    assert {'advantage/paid', 'advantage/known'} <= set(told)
+    assert told['advantage/paid'][0] == 0 and (told['advantage/known'] <= 1).all()
+
+
 def test_bad_input_is_answered_in_one_sentence(policy, rows):
     def refused(match, stage=calm, **how):
         with pytest.raises(ValueError, match=match) as error:

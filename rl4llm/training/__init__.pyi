@@ -147,6 +147,7 @@ from .step_metrics import METRICS as METRICS
 from .step_metrics import metrics_of as metrics_of
 from .step_metrics import metrics_of_rows as metrics_of_rows
 from .step_metrics import metrics_of_selection as metrics_of_selection
+from .step_metrics import metrics_of_stages as metrics_of_stages
 from .step_metrics import metrics_of_updates as metrics_of_updates
 from .step_metrics import own_rows as own_rows
 from .step_metrics import policy_entropy as policy_entropy

@@ -42,7 +42,8 @@ from .evaluation import broken_weights
 from .records import REPLACED, Run, locked, now, rewind, weights_hash
 from .run_identity import (check_same_run, config_of, open_run,
                                           warn_of_unknown_code)
-from .step_metrics import metrics_of, policy_entropy, sums_of
+from .step_metrics import (metrics_of, metrics_of_stages, policy_entropy,
+                                          sums_of)
 
 # %% ../../nbs/training/06_loop.ipynb #47c682aa
 @dataclass
@@ -472,6 +473,7 @@ def learn_step(state: TrainState, limit: float, *, sampling: float) -> dict:
     check_groups(state, rollouts, adv)
     updates = update(state, rollouts, adv, limit)
     row = metrics_of(rollouts, adv, updates, step=state.step, batch=state.batch)
+    row.update(metrics_of_stages(state.stages))
     seconds = sampling + time.perf_counter() - began
     row.update(policy_entropy=entropy, seconds=round(seconds, 4),
                seconds_sampling=round(sampling, 4))

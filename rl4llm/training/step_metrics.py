@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'own_rows', 'metrics_of_rows', 'policy_entropy', 'sums_of', 'metrics_of_updates', 'metrics_of_selection',
-           'metrics_of']
+           'metrics_of_stages', 'metrics_of']
 
 # %% ../../nbs/training/05_step_metrics.ipynb #f197d5d0
 from functools import partial
@@ -164,6 +164,18 @@ def metrics_of_selection(batch: Batch | None, rollouts) -> dict:
     found['rows_dropped'] = len(rollouts) - (0 if batch is None else len(batch))
     found['rows_other'] = int((rollouts.origin != 0).sum())
     return found
+
+# %% ../../nbs/training/05_step_metrics.ipynb #05c00102
+def metrics_of_stages(stages) -> dict:
+    """What stages told of their last call, by names such as 'advantage/capped'.
+
+    stages: as `build_stages` makes them; one that counts has a dict of numbers, `told`.
+    """
+    row = {}
+    for name, part in stages.parts.items():
+        told = getattr(part.call, 'told', {})
+        row |= {f'{name}/{what}': float(number) for what, number in told.items()}
+    return row
 
 # %% ../../nbs/training/05_step_metrics.ipynb #115cae0d
 def metrics_of(rollouts, adv, updates: list, *, step: int, batch: Batch | None) -> dict:
