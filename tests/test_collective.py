@@ -181,6 +181,8 @@ def test_what_a_peer_says_depends_on_problem_and_seed():
     assert straight != asked_peer(STRAIGHT, items, 2, seed=1)
     with pytest.raises(TypeError, match='the policy is a int'):
         asked_peer(7, items, 2)
+    with pytest.raises(TypeError, match='wanted one list of texts for each question'):
+        asked_peer(lambda questions, count, seed: [['a'], 7], items[:2], 1)
 
 
 def test_a_single_sample_is_sure():
@@ -210,6 +212,7 @@ CHAT = [[dict(role='user', content='which?')]] * 2
         ((lambda questions, count, seed: ['a'],), 'wanted one list of texts for each'),
         ((lambda questions, count, seed: [],), 'wanted one list of texts for each'),
         ((lambda questions, count, seed: [[7]],), 'wanted one list of texts for each'),
+        ((lambda questions, count, seed: [['a', 7]],), 'wanted one list of texts for each'),
         (('tiny',), 'a question is a list of messages'),
     ],
 )
