@@ -32,17 +32,20 @@ def tool(word: str):
     return register
 
 
+_signature = functools.cache(inspect.signature)
+
+
 @functools.cache
 def _wanted(method) -> dict:
     "The annotation of each argument of a tool, by name and in order."
     kinds = get_type_hints(method)
-    names = list(inspect.signature(method).parameters)[1:]
+    names = list(_signature(method).parameters)[1:]
     return {name: kinds.get(name) for name in names}
 
 
 def _arguments(method, given: tuple, named: dict) -> dict:
     "The arguments of a call by name. Raises TypeError if they do not fit the annotations."
-    bound = inspect.signature(method).bind(None, *given, **named).arguments
+    bound = _signature(method).bind(None, *given, **named).arguments
     return {name: _fitted(bound[name], kind) for name, kind in _wanted(method).items()
             if name in bound}
 
