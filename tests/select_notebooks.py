@@ -125,10 +125,9 @@ class Source:
         "Dotted paths that the code imports, or reaches as attributes of what it imports."
         found = set(self.imported.values())
         for node in self.nodes:
-            root = root_of(node)
+            root, *rest = chain_of(node)
             if root in self.imported:
-                _, _, rest = ast.unparse(node).partition('.')
-                found.add(f'{self.imported[root]}.{rest}')
+                found.add('.'.join([self.imported[root], *rest]))
         return found
 
 
@@ -136,11 +135,13 @@ def dotted(file):
     return file.removesuffix('.py').replace('/', '.')
 
 
-def root_of(node):
-    "The first name of a chain of attributes, such as `rl4llm.atlas.table`; of anything else ''."
+def chain_of(node):
+    "The names of a chain of attributes, such as `rl4llm.atlas.table`; [''] of anything else."
+    names = []
     while isinstance(node, ast.Attribute):
+        names.append(node.attr)
         node = node.value
-    return node.id if isinstance(node, ast.Name) else ''
+    return [node.id, *names[::-1]] if isinstance(node, ast.Name) else ['']
 
 
 def registered(source):

@@ -15,6 +15,7 @@ from rl4llm.objectives.offline import as_logged
 from rl4llm.tasks import task
 from rl4llm.training import rounds as module
 from rl4llm.training.checkpoints import list_checkpoints
+from rl4llm.training.crowd import train_crowd
 from rl4llm.training.loop import train
 from rl4llm.training.rounds import (
     KeptRows,
@@ -114,6 +115,28 @@ def test_a_later_round_draws_other_answers(policy, plain, seen):
     train_rounds(learner, EASY, plain.but(lr=1e-30), rounds=2, **SMALL)
     assert torch.equal(weights(learner), weights(policy)), 'nothing has moved'
     assert sorted(seen[0].texts) != sorted(seen[1].texts)
+
+
+def test_a_folder_is_for_one_kind_of_work(policy, plain, tmp_path):
+    def trained(kind, path):
+        if kind == 'a run':
+            train(policy.clone(), EASY, plain, steps=1, seed=0, path=path)
+        elif kind == 'rounds':
+            train_rounds(policy.clone(), EASY, plain, rounds=1, path=path, **SMALL)
+        else:
+            made = recipe('ttrl', prompts=2, group=4)
+            train_crowd([policy], EASY, made, steps=1, seed=0, path=path)
+
+    kinds = ('a run', 'rounds', 'a crowd')
+    for kind in kinds:
+        path = tmp_path / kind
+        trained(kind, path)
+        before = sorted(file.name for file in path.rglob('*'))
+        for other in set(kinds) - {kind}:
+            with pytest.raises(ValueError, match=f'holds {kind}, wanted a new folder for {other}'):
+                trained(other, path)
+        assert sorted(file.name for file in path.rglob('*')) == before
+    trained('rounds', tmp_path / 'rounds')
 
 
 @pytest.mark.parametrize('which', ('plain', 'led'))

@@ -127,10 +127,12 @@ from .rounds import train_rounds as train_rounds
 from .rounds import when_stalled as when_stalled
 from .run_identity import MACHINE as MACHINE
 from .run_identity import SAME as SAME
+from .run_identity import check_folder_for as check_folder_for
 from .run_identity import check_same_run as check_same_run
 from .run_identity import code_digests as code_digests
 from .run_identity import config_of as config_of
 from .run_identity import differences as differences
+from .run_identity import folder_holds as folder_holds
 from .run_identity import function_settings as function_settings
 from .run_identity import identity as identity
 from .run_identity import open_run as open_run

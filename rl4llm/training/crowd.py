@@ -25,7 +25,7 @@ from .checkpoints import (latest_checkpoint, pack_stages, save_checkpoint,
                                          unpack_stages)
 from .loop import draw_rollouts, learn_step, start, take_snapshot, with_rewards
 from .records import locked
-from .run_identity import check_same_run, config_of
+from .run_identity import check_folder_for, check_same_run, config_of
 
 # %% ../../nbs/training/12_crowd.ipynb #a40a7ad9
 class AsAsked:
@@ -153,6 +153,7 @@ def train_crowd(policies, task, recipe, *, steps: int, seed: int = 0, path=None,
     for number, policy in enumerate(copies):
         states.append(_state_of(policy, number, states[0] if states else None, **how))
     with locked(path):
+        check_folder_for('a crowd', path)
         rows = _restore(states, path, runs)
         if states[0].step > steps:
             warnings.warn(f"nothing is trained: the crowd in {path} has done {states[0].step} "
@@ -174,7 +175,7 @@ def _save(states: list, path, runs: dict, rows: list[dict]) -> None:
         own = {**pack(state.policy.model, state.optimiser), **kept}
         tensors |= {f'{number}/{name}': x for name, x in own.items()}
     save_checkpoint(Path(path), states[0].step, tensors,
-                    dict(stages=stages, run=runs, metrics=rows))
+                    dict(kind='a crowd', stages=stages, run=runs, metrics=rows))
 
 
 def _restore(states: list, path, runs: dict) -> list[dict]:

@@ -29,7 +29,8 @@ from .checkpoints import (latest_checkpoint, pack_stages, save_checkpoint,
                                          unpack_stages)
 from .loop import length_limit, train
 from .records import locked
-from .run_identity import check_same_run, config_of, function_settings
+from .run_identity import (check_folder_for, check_same_run, config_of,
+                                          function_settings)
 
 # %% ../../nbs/training/11_rounds.ipynb #5071c2c1
 class KeptRows:
@@ -157,6 +158,7 @@ def train_rounds(policy, task, recipe, *, rounds: int, steps: int, problems: int
     items = task.sample(problems, seed=int(fold(seed, 0)))
     state = RoundsState(policy, task, recipe, build_stages(recipe), items, steps, seed, keep, first)
     with locked(path):
+        check_folder_for('rounds', path)
         _restore_rounds(state, path, config)
         for number in range(len(state.records) + 1, rounds + 1):
             _gather_round(state, number)
@@ -172,7 +174,8 @@ def _save_round(state: RoundsState, path, config: dict) -> None:
     if path is None: return
     plain, tensors = pack_stages(state.memory)
     log = written_log(state.batches)
-    facts = dict(stages=plain, run=config, metrics=state.records, facts=log.pop('facts'))
+    facts = dict(kind='rounds', stages=plain, run=config, metrics=state.records,
+                 facts=log.pop('facts'))
     tensors |= {**pack(state.policy.model), **log}
     save_checkpoint(Path(path), len(state.records), tensors, facts)
 

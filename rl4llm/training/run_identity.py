@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['SAME', 'MACHINE', 'code_digests', 'task_settings', 'function_settings', 'config_of', 'identity', 'differences',
-           'recipe_differences', 'check_same_run', 'warn_of_other_machine', 'warn_of_unknown_code', 'open_run']
+           'recipe_differences', 'check_same_run', 'warn_of_other_machine', 'warn_of_unknown_code', 'folder_holds',
+           'check_folder_for', 'open_run']
 
 # %% ../../nbs/training/02_run_identity.ipynb #12e01cdb
-import functools, hashlib, json, platform, warnings
+import contextlib, functools, hashlib, json, platform, warnings
 from pathlib import Path
 
 # %% ../../nbs/training/02_run_identity.ipynb #bf068622
@@ -17,7 +18,7 @@ import torch
 from ..core.fingerprint import called_code, not_compared
 from ..core.registry import knobs_of, recipe_code, use
 from ..core.storage import versions
-from .checkpoints import list_checkpoints, remove_unfinished
+from .checkpoints import list_checkpoints, read_state, remove_unfinished
 from .records import Run, load_run, now, read_metrics, run_in, weights_hash
 
 # %% ../../nbs/training/02_run_identity.ipynb #a5b70bf4
@@ -152,6 +153,31 @@ def warn_of_unknown_code(recipe, task, path) -> None:
         warnings.warn(f"the run in {path} goes on, but whether these are what they were cannot be "
                       f"seen: {listed}.", stacklevel=2)
 
+# %% ../../nbs/training/02_run_identity.ipynb #02a00202
+def folder_holds(path) -> str | None:
+    """What a folder holds: 'a run', 'a crowd', 'rounds', or None for none of these.
+
+    A checkpoint that cannot be read says nothing.
+    """
+    path = Path(path)
+    if any((path / name).exists() for name in ('run.json', 'metrics.jsonl', 'checkpoints')):
+        return 'a run'
+    for saved in reversed(list_checkpoints(path)):
+        with contextlib.suppress(ValueError):
+            return read_state(saved).get('kind')
+    return None
+
+
+def check_folder_for(kind: str, path) -> None:
+    """Raises ValueError if a folder holds work of another kind.
+
+    kind: 'a run', 'a crowd' or 'rounds'. path: None is no folder.
+    """
+    held = None if path is None else folder_holds(path)
+    if held in (None, kind): return
+    raise ValueError(f"{path} holds {held}, wanted a new folder for {kind}, or one that holds "
+                     "the same. Choose another folder.")
+
 # %% ../../nbs/training/02_run_identity.ipynb #a3077511
 def open_run(config: dict, path) -> Run:
     """A new run, or the one in `path` to be continued.
@@ -159,6 +185,7 @@ def open_run(config: dict, path) -> Run:
     Raises ValueError if the folder holds a different run, naming the first difference.
     """
     if path is None: return Run(config)
+    check_folder_for('a run', path)
     remove_unfinished(path)
     if not (Path(path) / 'run.json').exists():
         if list_checkpoints(Path(path) / 'checkpoints'): return run_in(path, config)
