@@ -44,9 +44,12 @@ def git(top, *arguments):
 
 
 def base_of(top):
-    "The commit to compare with: where this branch left main, or on main the last commit but one."
-    for name in ('origin/main', 'main'):
-        base = git(top, 'merge-base', 'HEAD', name)
+    """The commit to compare with: where this branch left main, or on main the last commit but one.
+
+    The environment can name another, `BASE_COMMIT`.
+    """
+    for name in (os.environ.get('BASE_COMMIT'), 'origin/main', 'main'):
+        base = git(top, 'merge-base', 'HEAD', name) if name else None
         if base and base != git(top, 'rev-parse', 'HEAD'):
             return base
     return git(top, 'rev-parse', '--verify', 'HEAD~1')

@@ -43,7 +43,7 @@ def stored():
 
 @pytest.mark.parametrize('module', MODULES)
 def test_a_default_is_what_it_was(module):
-    assert defaults_in(module) == stored()[module], 'run `python tests/test_defaults.py`'
+    assert defaults_in(module) == stored().get(module), 'run `python tests/test_defaults.py`'
 
 
 def test_a_changed_default_is_noticed(monkeypatch):

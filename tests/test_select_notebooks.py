@@ -98,6 +98,16 @@ def test_a_branch_is_compared_with_where_it_left_main(top):
     assert stems(changed_files(top)) == ['00_numerics', '01_registry', 'new']
 
 
+def test_the_commit_to_compare_with_can_be_named(top, monkeypatch):
+    monkeypatch.setenv('BASE_COMMIT', select_notebooks.git(top, 'rev-parse', 'HEAD'))
+    for name in ('00_numerics', '01_registry'):
+        edit(top, f'nbs/core/{name}.ipynb')
+        commit(top)
+    assert stems(changed_files(top)) == ['00_numerics', '01_registry']
+    monkeypatch.setenv('BASE_COMMIT', '')
+    assert stems(changed_files(top)) == ['01_registry']
+
+
 def test_what_main_did_meanwhile_is_no_change(top):
     git(top, 'checkout', '-b', 'work')
     commit(top)

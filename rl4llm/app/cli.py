@@ -654,7 +654,7 @@ def _origin_lines(made) -> list[str]:
     home = notebook_of(RECIPES[made.name].module) if is_ours else None
     has_scale = made.name in config_names()
     scale = f'rl4llm/assets/scale/{made.name}.yaml' if has_scale else 'none'
-    changes = f"{made.parent} with another {', '.join(made.diff())}" if made.parent else ''
+    changes = f"{made.parent}, but for {', '.join(made.diff())}" if made.parent else ''
     facts = {'notebook': home or 'none', 'paper': cited(made.paper), 'parent': changes,
              'full scale': scale, 'tryout': tryout_line(made.name) if is_ours else ''}
     idle = idle_lines(made.name) if is_ours else []

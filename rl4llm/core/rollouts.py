@@ -194,7 +194,7 @@ def check_drawn(drawn, items, name: str) -> Rollouts:
     in other words (with the same `key`); rows that are replayed bring their own problems.
     Raises ValueError otherwise.
     """
-    if not isinstance(drawn, Rollouts):
+    if not hasattr(drawn, 'logp_behave'):
         raise ValueError(f"{name} returned a {type(drawn).__name__}, wanted Rollouts "
                          "(`make_rollouts` makes them).")
     is_replay = bool((drawn.origin == ORIGINS.index('replay')).all())

@@ -223,11 +223,13 @@ def levels(name: str) -> dict[str, Task]:
 def task(name: str, level: str | None = None, **dial) -> Task:
     """A task at a named level (default: its standard dial), with single dials overridden.
 
-    Raises ValueError for an unknown name, level, dial or value.
+    name: may end in the level, as in 'countdown/easy'. Raises ValueError for an unknown name, level, dial or value.
     """
     if name in _KEPT and (level is not None or dial):
         raise ValueError(f"{name} is made of data: it has neither levels nor dials.")
     if name in _KEPT: return _KEPT[name]
+    if level is None and '/' in name:
+        name, level = name.split('/', 1)
     cls = _find(name)
     if level is not None and level not in cls.levels:
         raise ValueError(f"{name} has no level {level!r}; it has: {', '.join(cls.levels)}.")
@@ -292,7 +294,7 @@ def as_task(source):
     Raises ValueError for an unknown name or level, TypeError for what is neither task nor name.
     """
     if isinstance(source, str):
-        return task(source) if source in _KEPT else task(*source.split('/', 1))
+        return task(source)
     is_policy = hasattr(source, 'model')
     if hasattr(source, 'sample') and not is_policy: return source
     raise TypeError(f"the task is a {type(source).__name__}, wanted a task or the name of one, as "
