@@ -1474,6 +1474,6 @@ def test_a_loss_of_rows_is_told_what_is_not_in_the_rows(monkeypatch, small_polic
     made = recipe('grpo').but(select=wary, regularisers=(use(tied),))
     rows = small_policy.sample(easy.sample(2, seed=0), 2, seed=0, max_new_tokens=6)
     adv = rows.mask.float()
-    loss, keep = rows_loss(build_stages(made), rows, adv, rows.logp_behave, {}, policy='mine')
+    _, loss, keep = rows_loss(build_stages(made), rows, adv, rows.logp_behave, {}, policy='mine')
     assert keep.all() and loss.shape == adv.shape
     assert told == [('select', 'mine'), ('regulariser', 'mine')]

@@ -19,8 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 # %% ../../nbs/analysis/14_traces.ipynb #a172a199
-from ..core.pipeline import (advantages, aggregate_loss, build_stages, check_gradient,
-                                  rows_loss)
+from ..core.pipeline import advantages, build_stages, rows_loss
 from ..core.registry import as_recipe
 from ..core.rollouts import Rollouts
 from ..core.signals import (add_signals, check_needs, check_written, known_signals,
@@ -254,13 +253,12 @@ def replay_loss(stages, rollouts, adv, now: dict, **more) -> tuple[Tensor, Tenso
     """
     live = dict(now)
     logp = live.pop('logp').where(rollouts.mask, 0.0).requires_grad_()
-    loss, keep = rows_loss(stages, rollouts, adv, logp, live, **more)
-    if not keep.any(): return loss, torch.zeros_like(loss), 0.0
-    mask = rollouts.mask[keep]
-    total = aggregate_loss(stages, loss[keep], mask)
-    check_gradient(stages, total, logp)
-    gradient, = torch.autograd.grad(total, logp)
-    return loss.detach(), -gradient * int(mask.sum()), float(total.detach())
+    found = rows_loss(stages, rollouts, adv, logp, live, **more)
+    losses = found.losses.detach()
+    if not found.keep.any(): return losses, torch.zeros_like(losses), 0.0
+    gradient, = torch.autograd.grad(found.total, logp)
+    tokens = int(rollouts.mask[found.keep].sum())
+    return losses, -gradient * tokens, float(found.total.detach())
 
 # %% ../../nbs/analysis/14_traces.ipynb #26fa65eb
 def _as_drawn(rollouts) -> Rollouts:

@@ -55,6 +55,7 @@ from .numerics import masked_sum as masked_sum
 from .numerics import mix64 as mix64
 from .numerics import statistic as statistic
 from .pipeline import Batch as Batch
+from .pipeline import RowsLoss as RowsLoss
 from .pipeline import Stages as Stages
 from .pipeline import active_rows as active_rows
 from .pipeline import advantages as advantages

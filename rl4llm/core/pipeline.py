@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['Stages', 'build_stages', 'kept_whole', 'check_stage_needs', 'as_values', 'advantages', 'Batch', 'select_rows',
-           'token_loss', 'aggregate_loss', 'batch_loss', 'check_gradient', 'rows_loss', 'trained_tokens', 'cut_tokens',
-           'active_rows', 'row_parts', 'shuffled_groups', 'mini_batches']
+           'token_loss', 'aggregate_loss', 'batch_loss', 'check_gradient', 'RowsLoss', 'rows_loss', 'trained_tokens',
+           'cut_tokens', 'active_rows', 'row_parts', 'shuffled_groups', 'mini_batches']
 
 # %% ../../nbs/core/15_pipeline.ipynb #a0880084
 import dataclasses
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 # %% ../../nbs/core/15_pipeline.ipynb #28fe4ce6
 import torch
@@ -224,10 +225,15 @@ def batch_loss(stages: Stages, batch: Batch, logp: Float[Tensor, "n t"],
     watch, more: as for `token_loss`.
     Raises ValueError for a loss that has no gradient in `logp`.
     """
-    losses = token_loss(stages, batch, logp, watch=watch, **more)
+    return _losses_and_total(stages, batch, logp, batch_mask, watch=watch, **more)[1]
+
+
+def _losses_and_total(stages: Stages, batch: Batch, logp, batch_mask=None, **more) -> tuple:
+    "The loss of each token of a batch, and the one number made of them."
+    losses = token_loss(stages, batch, logp, **more)
     total = aggregate_loss(stages, losses, batch.mask, batch_mask)
     check_gradient(stages, total, logp)
-    return total
+    return losses, total
 
 
 def check_gradient(stages: Stages, total: Float[Tensor, ""], logp: Float[Tensor, "n t"]) -> None:
@@ -238,20 +244,30 @@ def check_gradient(stages: Stages, total: Float[Tensor, ""], logp: Float[Tensor,
                      "or no_grad().")
 
 # %% ../../nbs/core/15_pipeline.ipynb #070d4b15
+class RowsLoss(NamedTuple):
+    """The loss of rows before any is dropped.
+
+    total: one number, 0 without a gradient if no row stays. losses: of each token, 0 in rows that
+    the selection drops. keep: which rows stay.
+    """
+    total: Float[Tensor, ""]
+    losses: Float[Tensor, "n t"]
+    keep: Bool[Tensor, "n"]
+
+
 def rows_loss(stages: Stages, rollouts: Rollouts, adv: Float[Tensor, "n t"],
-              logp: Float[Tensor, "n t"], live: dict[str, Tensor],
-              **more) -> tuple[Float[Tensor, "n t"], Bool[Tensor, "n"]]:
-    """Loss of each token of all rows, 0 in rows that the selection drops; which rows stay.
+              logp: Float[Tensor, "n t"], live: dict[str, Tensor], **more) -> RowsLoss:
+    """The loss of rollouts as one batch, selection included.
 
     live: statistics of the update's own forward, of all rows.
     more: signals that are not in the rows: policy, task.
     """
     batch, keep = select_rows(stages, rollouts, adv, **more)
     nothing = torch.zeros_like(logp)
-    if batch is None: return nothing, keep
+    if batch is None: return RowsLoss(nothing.detach().sum(), nothing, keep)
     kept = {name: values[keep] for name, values in live.items()}
-    loss = token_loss(stages, batch, logp[keep], **more, **kept)
-    return nothing.to(loss).index_put((keep,), loss), keep
+    losses, total = _losses_and_total(stages, batch, logp[keep], **more, **kept)
+    return RowsLoss(total, nothing.to(losses).index_put((keep,), losses), keep)
 
 # %% ../../nbs/core/15_pipeline.ipynb #8f95df32
 def trained_tokens(batch: Batch) -> Bool[Tensor, "n t"]:

@@ -185,11 +185,8 @@ def _check_given(est: Estimator, found: dict) -> None:
 
 # %% ../../nbs/oracle/01_estimators.ipynb #d79fe6a9
 def tree_loss(est: Estimator, rollouts: Rollouts,
-              z: Float[Tensor, "n t v"]) -> tuple[Float[Tensor, "n t"], Bool[Tensor, "n"]]:
-    """Per-token loss of the rollouts under the live logits `z` before each token.
-
-    Returns the loss, 0 in dropped rows, and which rows stay.
-    """
+              z: Float[Tensor, "n t v"]) -> pipeline.RowsLoss:
+    "The loss of the rollouts under the live logits `z` before each token."
     stages = est.stages
     logp = statistic_of('logp', z, rollouts)
     live = {name: statistic_of(name, z, rollouts) for name in live_names(stages.needs)}
@@ -199,11 +196,10 @@ def tree_loss(est: Estimator, rollouts: Rollouts,
 # %% ../../nbs/oracle/01_estimators.ipynb #6e5755a8
 def _forward(est: Estimator, tree: TokenTree, z: Float[Tensor, "n t v"], rewards,
              index: Int[Tensor, "b g"], *, old: Float[Tensor, "c v"]):
-    "Loss under live logits `z`, rows that stay, and mask of the groups `index`."
+    "The loss under live logits `z`, and the mask of the groups `index`."
     batch = _tree_rollouts(tree, old, rewards, index)
     known = add_tree_signals(est, batch, tree, index.flatten(), old=old, rewards=rewards)
-    loss, keep = tree_loss(est, known, z)
-    return loss, keep, batch.mask
+    return tree_loss(est, known, z), batch.mask
 
 # %% ../../nbs/oracle/01_estimators.ipynb #d4d33528
 def one_gradient(est: Estimator, tree: TokenTree, logits: Float[Tensor, "c v"],
@@ -216,11 +212,9 @@ def one_gradient(est: Estimator, tree: TokenTree, logits: Float[Tensor, "c v"],
     theta = logits.detach().clone().requires_grad_()
     drawn_by = logits.detach() if old is None else old
     z = theta[tree.state[rows]]
-    loss, keep, mask = _forward(est, tree, z, rewards, rows[None], old=drawn_by)
-    if not keep.any(): return torch.zeros_like(theta)
-    total = pipeline.aggregate_loss(est.stages, loss[keep], mask[keep])
-    pipeline.check_gradient(est.stages, total, theta)
-    return -torch.autograd.grad(total, theta)[0]
+    found, _ = _forward(est, tree, z, rewards, rows[None], old=drawn_by)
+    if not found.keep.any(): return torch.zeros_like(theta)
+    return -torch.autograd.grad(found.total, theta)[0]
 
 # %% ../../nbs/oracle/01_estimators.ipynb #41e1a59f
 def _aggregate_weights(est: Estimator, kept: Bool[Tensor, "b g t"]) -> Float[Tensor, "b g t"]:
@@ -255,9 +249,10 @@ def _batch_gradients(est: Estimator, tree: TokenTree, logits: Float[Tensor, "c v
     place = tree.state[index.flatten()]
     theta = logits.detach()[place].requires_grad_()
     drawn_by = logits.detach() if old is None else old
-    loss, keep, mask = _forward(est, tree, theta, rewards, index, old=drawn_by)
-    kept = (mask & keep[:, None]).view(*index.shape, -1)
-    total = (_aggregate_weights(est, kept).view_as(loss) * loss).sum()
+    found, mask = _forward(est, tree, theta, rewards, index, old=drawn_by)
+    kept = (mask & found.keep[:, None]).view(*index.shape, -1)
+    weights = _aggregate_weights(est, kept).view_as(found.losses)
+    total = (weights * found.losses).sum()
     each = torch.zeros_like(theta)
     if total.requires_grad:
         each = -torch.autograd.grad(total, theta)[0]

@@ -223,7 +223,8 @@ def levels(name: str) -> dict[str, Task]:
 def task(name: str, level: str | None = None, **dial) -> Task:
     """A task at a named level (default: its standard dial), with single dials overridden.
 
-    name: may end in the level, as in 'countdown/easy'. Raises ValueError for an unknown name, level, dial or value.
+    name: may end in the level, as in 'countdown/easy'.
+    Raises ValueError for an unknown name, level, dial or value.
     """
     if name in _KEPT and (level is not None or dial):
         raise ValueError(f"{name} is made of data: it has neither levels nor dials.")
