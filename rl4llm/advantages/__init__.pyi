@@ -115,6 +115,7 @@ from .hindsight_curiosity import curiosity as curiosity
 from .hindsight_curiosity import given_away as given_away
 from .hindsight_curiosity import heard_words as heard_words
 from .hindsight_curiosity import hindsight_error as hindsight_error
+from .hindsight_curiosity import words_before as words_before
 from .likelihood_rewards import BLAME as BLAME
 from .likelihood_rewards import PRAISE as PRAISE
 from .likelihood_rewards import asked_ids as asked_ids
