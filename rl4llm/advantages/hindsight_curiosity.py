@@ -97,7 +97,7 @@ class Replies(NamedTuple):
 
 
 class Hindsight(Familiarity):
-    """Surprise at replies that hindsight does not explain, by networks that learn from replies.
+    """Surprise at replies that hindsight does not explain, by networks that learn.
 
     codes: how many values z has; with one it says nothing, which is plain curiosity.
     weight: of what z gives away about the context, in what is minimised.
@@ -160,7 +160,7 @@ def heard_words(rollouts, policy) -> Bool[Tensor, "n t"]:
     marks = [*separator_ids(policy.tokenizer, RESULT), policy.pad, policy.eos]
     return heard & ~torch.isin(rollouts.tokens, torch.tensor(marks, device=heard.device))
 
-# %% ../../nbs/advantages/24_hindsight_curiosity.ipynb #4c1d0014
+# %% ../../nbs/advantages/24_hindsight_curiosity.ipynb #4c1d0017
 def words_before(tokens: Int[Tensor, "n t"], heard: Bool[Tensor, "n t"], *,
                  reach: int = 5) -> Int[Tensor, "m r"]:
     """The last tokens before each heard word, the nearest first; 0 before the first token.
@@ -171,11 +171,11 @@ def words_before(tokens: Int[Tensor, "n t"], heard: Bool[Tensor, "n t"], *,
     at = place[:, None] - torch.arange(1, reach + 1, device=place.device)
     return tokens[row[:, None], at.clamp(min=0)].masked_fill(at < 0, 0)
 
-# %% ../../nbs/advantages/24_hindsight_curiosity.ipynb #4c1d0019
+# %% ../../nbs/advantages/24_hindsight_curiosity.ipynb #4c1d001a
 @stage('advantage', paper=172, parent='grpo', needs=('rollouts', 'policy'), unbiased=False,
        changes='plus a bonus for replies that cannot be explained even in hindsight')
 class curiosity(rdd):
-    """GRPO's advantage plus a bonus for rows that are answered what the networks do not know yet.
+    """GRPO's advantage plus a bonus for rows whose replies the networks do not foresee.
 
     beta: weight of the bonus, of which the group's mean is taken off.
     codes: values of z; with one there is no hindsight, which is plain curiosity.
@@ -194,7 +194,7 @@ class curiosity(rdd):
                                passes=passes, memory=memory)
 
     def states_of(self, rollouts, policy) -> tuple[Replies, Int[Tensor, "m"]]:
-        "The words that were answered, as the policy of the first call reads them, and their rows."
+        "Words that were answered, as the policy of the first call reads them, and their rows."
         self.grow(policy)
         heard = heard_words(rollouts, policy)
         row = heard.nonzero()[:, 0]
@@ -205,7 +205,7 @@ class curiosity(rdd):
         before = torch.cat([hidden[heard], call.flatten(1)], 1).float()
         return Replies(before, rollouts.tokens[heard]), row
 
-# %% ../../nbs/advantages/24_hindsight_curiosity.ipynb #4c1d001e
+# %% ../../nbs/advantages/24_hindsight_curiosity.ipynb #4c1d001f
 add_recipe('hindsight_curiosity', 'grpo', paper=172, aliases=('BYOL-Hindsight',),
            advantage=curiosity,
            summary='a bonus for replies that cannot be explained even in hindsight')

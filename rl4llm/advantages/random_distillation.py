@@ -142,7 +142,8 @@ class Familiarity(Learned):
     def bonus(self, states: Float[Tensor, "m d"]) -> Float[Tensor, "m"]:
         "What each state is worth: 1 if nothing like it was visited, less the more was."
         x = self.scaled(states)
-        if not self.batches: return x.new_ones(len(x))     # before the first visit, no rounding
+        if not self.batches:                # before the first visit, without rounding
+            return x.new_ones(len(x))
         return distillation_bonus(*self._both(x))
 
     def _both(self, x): return self.module['nets'](x)
