@@ -22,7 +22,7 @@ from rl4llm.tasks import task
 from rl4llm.training.callbacks import Checkpoint
 from rl4llm.training.loop import train
 
-MACHINES = task('bandit', level='easy')
+MACHINES = task('bandit', arms=2, pulls=3)
 WORDS = 8
 
 
