@@ -114,8 +114,8 @@ class Weights:
 
     Only the latest few hold a policy and an optimiser; one that has lost them begins again."""
 
-    def __init__(self, made, level, model):
-        self.how = (made, level, model)
+    def __init__(self, made, level, model, world):
+        self.how = (made, level, model, world)
         self.state = None
         self.after = [base_weights(model)]
         self.informative = []
@@ -136,8 +136,8 @@ class Weights:
 
     def take_step(self):
         if self.state is None:
-            made, level, model = self.how
-            problems = task('countdown', level=level)
+            made, level, model, world = self.how
+            problems = task(world, level=level)
             self.state = start(base(model).clone(), problems, made, steps=99, seed=5, path=None)
             GOING.append(self)
             if len(GOING) > 20:
@@ -150,11 +150,12 @@ GOING = deque()
 RUNS = {}
 
 
-def run_of(made, level, model='tiny'):
+def run_of(made, level, model='tiny', world='countdown'):
     "The run of a recipe; recipes that differ in name alone share one."
-    key = (model, level, *(str(getattr(made, field)) for field in STAGE_FIELDS + LOOP_FIELDS))
+    settings = (str(getattr(made, field)) for field in STAGE_FIELDS + LOOP_FIELDS)
+    key = (world, model, level, *settings)
     if key not in RUNS:
-        RUNS[key] = Weights(made, level, model)
+        RUNS[key] = Weights(made, level, model, world)
     return RUNS[key]
 
 
@@ -171,9 +172,11 @@ def made_tiny(made):
     return made.but(prompts=2, group=4, minibatch=4 if made.minibatch else None, micro=None)
 
 
-def distance(mine, other, steps, *, level='easy', resize=made_small, model='tiny'):
-    "How far the weights are apart, as a share of the way that they have come."
-    runs = [run_of(resize(made), level, model) for made in (mine, other)]
+def distance(mine, other, steps, *, resize=made_small, level='easy', **where):
+    """How far the weights are apart, as a share of the way that they have come.
+
+    where: model and world."""
+    runs = [run_of(resize(made), level, **where) for made in (mine, other)]
     a, b = (run.at(steps) for run in runs)
     assert all(any(run.informative[:steps]) for run in runs), (
         "no group has both rewards: nothing could differ"
@@ -182,18 +185,21 @@ def distance(mine, other, steps, *, level='easy', resize=made_small, model='tiny
     return float((a - b).norm()) / come if come else 0.0
 
 
+ELSEWHERE = dict(level='level', model='model', task='world')
+
+
 def with_settings(made, changes):
-    "The recipe with changes, and the level on which it is trained."
-    changes = dict(changes)
-    level = changes.pop('level', 'easy')
-    return made.but(**changes), level
+    "The recipe with changes, and where it is trained, as far as that is changed, too."
+    own = {field: x for field, x in changes.items() if field not in ELSEWHERE}
+    where = {ELSEWHERE[field]: x for field, x in changes.items() if field in ELSEWHERE}
+    return made.but(**own), where
 
 
 def distance_there(key, mine, other):
     "The distance in the settings that the table `SAME` names."
-    mine, level = with_settings(mine, SAME[key].acts)
+    mine, where = with_settings(mine, SAME[key].acts)
     other, _ = with_settings(other, SAME[key].beside)
-    return distance(mine, other, 4, level=level)
+    return distance(mine, other, 4, **where)
 
 
 def assert_acts(key, mine, other):
@@ -251,7 +257,15 @@ TWINS = {
     (
         'adactrl_gated',
         'dapo',
-    ): 'the embedded base says no control tags, and is paid for none; where one does, see BASES'
+    ): 'the embedded base says no control tags, and is paid for none; where one does, see BASES',
+    **dict.fromkeys(
+        [
+            ('grpo', 'hindsight_curiosity_dealt'),
+            ('grpo', 'plain_curiosity'),
+            ('hindsight_curiosity_dealt', 'plain_curiosity'),
+        ],
+        'on Countdown no tool replies, and nothing is paid; where some do, see SAME',
+    ),
 }
 
 

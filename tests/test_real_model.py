@@ -384,7 +384,8 @@ NOT_IN_TOKENS = set(
     reset_reference.every reset_reference.patience scheduled.over shuffled.seed variety.n
     rlfr.epochs rlfr.warmup sample.max_new_tokens sample.seed sample.top_k stale_sample.lag
     token_reward_weights.epochs token_reward_weights.warmup accuracy_band.most elliptical.dim
-    rdd.passes rdd.memory tournament_reward.seed subgroup_votes.size subgroup_votes.seed
+    rdd.passes rdd.memory curiosity.words curiosity.passes curiosity.memory curiosity.codes
+    curiosity.width tournament_reward.seed subgroup_votes.size subgroup_votes.seed
     marked_reward.seed marked_reward.looks sample_thoughts.seed tool_branches.seed
     tool_branches.max_new_tokens prompt_echo.run rubric_reward.seed praised_reward.seed
     lookahead_rollouts.horizon lookahead_rollouts.top archived_rows.batch archived_rows.size

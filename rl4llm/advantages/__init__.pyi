@@ -12,6 +12,7 @@ from . import flow_rewards as flow_rewards
 from . import gradient_guided as gradient_guided
 from . import group_relative as group_relative
 from . import harmless_change as harmless_change
+from . import hindsight_curiosity as hindsight_curiosity
 from . import likelihood_rewards as likelihood_rewards
 from . import more_baselines as more_baselines
 from . import negative_reinforcement as negative_reinforcement
@@ -107,6 +108,14 @@ from .harmless_change import prompt_divergence as prompt_divergence
 from .harmless_change import reordered as reordered
 from .harmless_change import symmetric_kl as symmetric_kl
 from .harmless_change import uncertainty_bonus as uncertainty_bonus
+from .hindsight_curiosity import Hindsight as Hindsight
+from .hindsight_curiosity import Replies as Replies
+from .hindsight_curiosity import ReplyNetworks as ReplyNetworks
+from .hindsight_curiosity import curiosity as curiosity
+from .hindsight_curiosity import given_away as given_away
+from .hindsight_curiosity import heard_words as heard_words
+from .hindsight_curiosity import hindsight_error as hindsight_error
+from .hindsight_curiosity import words_before as words_before
 from .likelihood_rewards import BLAME as BLAME
 from .likelihood_rewards import PRAISE as PRAISE
 from .likelihood_rewards import asked_ids as asked_ids

@@ -123,9 +123,13 @@ class Familiarity(Learned):
         scale = dict(mean=states.mean(0), std=torch.where(std > 0, std, 1.0))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(159)
-            nets = TwoNetworks(states.shape[1], **self.shape).to(states.device)
+            nets = self.networks(states.shape[1]).to(states.device)
         usual = torch.nn.ParameterDict(scale).requires_grad_(False)
         self.own(torch.nn.ModuleDict(dict(nets=nets, usual=usual)))
+
+    def networks(self, dim: int) -> torch.nn.Module:
+        "New networks for states of this size."
+        return TwoNetworks(dim, **self.shape)
 
     def scaled(self, states: Float[Tensor, "m d"]) -> Float[Tensor, "m d"]:
         "States in units of the first batch: less its mean, over its deviation."
@@ -137,7 +141,10 @@ class Familiarity(Learned):
     @torch.no_grad()
     def bonus(self, states: Float[Tensor, "m d"]) -> Float[Tensor, "m"]:
         "What each state is worth: 1 if nothing like it was visited, less the more was."
-        return distillation_bonus(*self._both(self.scaled(states)))
+        x = self.scaled(states)
+        if not self.batches:                # before the first visit, without rounding
+            return x.new_ones(len(x))
+        return distillation_bonus(*self._both(x))
 
     def _both(self, x): return self.module['nets'](x)
 
@@ -162,11 +169,15 @@ class Familiarity(Learned):
 
     def _learn(self, g: torch.Generator, batch: int = 256) -> float:
         "One step on some of the visits; returns the loss."
-        states = self.visits['states']
-        some = torch.randint(len(states), (min(batch, len(states)),), generator=g)
-        some = some.to(states.device)
-        predicted, _ = self._both(states[some])
-        return self.step((predicted - self.visits['draws'][some]).square().mean())
+        states, draws = self._some(g, batch)
+        predicted, _ = self._both(states)
+        return self.step((predicted - draws).square().mean())
+
+    def _some(self, g: torch.Generator, batch: int) -> list[Tensor]:
+        "What is remembered of some visits."
+        known = list(self.visits.values())
+        some = torch.randint(len(known[0]), (min(batch, len(known[0])),), generator=g)
+        return [values[some.to(values.device)] for values in known]
 
     def state_dict(self) -> dict:
         visits = {f'visits/{name}': values for name, values in self.visits.items()}
@@ -249,8 +260,6 @@ class rdd:
         states, row = self.states_of(rollouts, policy)
         self.seen = states
         paid = self.known.bonus(states)
-        if not self.known.batches:          # before the first visit, without rounding
-            paid = torch.ones_like(paid)
         total = paid.new_zeros(len(rollouts)).index_add(0, row, paid)
         return total / row.bincount(minlength=len(rollouts))
 

@@ -440,6 +440,7 @@ _SOON = dict(reference=use('reset_reference', every=2))
 _SEVERAL = Idle('a batch is used for one update, in which every ratio is 1, so no clip is met',
                 acts=dict(minibatch=64), beside=dict(minibatch=64))
 _PER_TOKEN = dict(advantage='hicra')
+_AGENT = dict(task='bandit', model='tiny-agent-v1')
 
 # %% ../../nbs/studies/03_tryouts.ipynb #4c651de2
 IDLE = {}
@@ -467,6 +468,9 @@ IDLE['dapo.advantage'] = Idle(
     acts=_SHORT)
 IDLE['stable_reinforce_preclip.objective'] = Idle(
     'only accidents take a ratio to the limits, a thousandth and a thousand', acts=_LIMITS)
+for _name in ('hindsight_curiosity', 'hindsight_curiosity_dealt', 'plain_curiosity'):
+    IDLE[_name] = Idle('its bonus is for replies of tools, and on Countdown nobody replies',
+                       acts=_AGENT, beside=_AGENT)
 
 # %% ../../nbs/studies/03_tryouts.ipynb #ed2f7af3
 def idle_lines(name: str) -> list[str]:
