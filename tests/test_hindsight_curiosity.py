@@ -1,4 +1,4 @@
-"""Curiosity in Hindsight: what surprises, what is given away, what was heard, and how a run goes on."""
+"""Curiosity in Hindsight: what surprises, what is given away, what was heard, going on."""
 
 import dataclasses, math
 import pytest, torch

@@ -41,7 +41,7 @@ def test_a_recipe_that_does_not_end_above_its_start_says_why():
 
 # Recipes whose run is their parent's by construction; why is said in the test that every idea acts.
 SAME_RUN = {'gspo_token', 'expert_iteration'}
-SAME_RUN |= {'hindsight_curiosity', 'hindsight_curiosity_dealt', 'plain_curiosity'}  # no tool replies
+SAME_RUN |= {'hindsight_curiosity', 'hindsight_curiosity_dealt', 'plain_curiosity'}  # no replies
 
 
 def test_no_record_is_that_of_the_parent_under_another_name():
