@@ -829,7 +829,8 @@ NOT_LOOKED_UP = """analysis.plots.method_look course.reproduction_lesson.claim_t
 core.rollouts.check_problems core.reward_calls.as_rewards core.settings_file.close_names core.settings_file.nearest core.settings_file.check_name core.signals.check_needs core.signals.source_of core.signals.whose core.signals.writer_of core.sources.file_of core.sources.notebook_of
 core.ready_stages.check_unchanged core.ready_stages.check_returned analysis.passk.whole_numbers analysis.forks.plot_forks oracle.estimators.tree_has oracle.estimators.statistic_of rewards.spurious.check_rate scaling.config_files.check_recipe
 studies.frontiers.verdict_file studies.frontiers.path_from_counts studies.study.study_file studies.probes.checksum studies.tryouts.explain studies.tryouts.idle_lines tasks.protocol.add_task training.pretraining.add_base training.pretraining.card_rows
-widgets.panels.check_knob""".split()  # names that the caller makes up, places where something would be, or a question with the answer no
+widgets.panels.check_knob
+training.run_identity.check_folder_for""".split()  # names that the caller makes up, places where something would be, or a question with the answer no
 
 
 def takes_a_name(parameter):
