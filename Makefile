@@ -72,7 +72,7 @@ pins: .venv/.installed ## write constraints.txt from the present .venv
 
 test test-all test-notebooks test-wheel test-browser mutants fuzz notebooks: export OMP_NUM_THREADS ?= 1
 
-test: .venv/.scale checks test-notebooks ## what a change must pass: export in step, lint, types, the notebooks it reaches, the fast tests (aim: 15 minutes on 2 cores; some 25 at present)
+test: .venv/.scale checks test-notebooks ## what a change must pass: export in step, lint, types, the notebooks it reaches, the fast tests (aim: 15 minutes on 2 cores; 15 to 25 at present)
 	time python -m pytest -n 2 --dist loadgroup --durations=10 --turn
 	@$(CHROMIUM) > /dev/null || echo 'No Chromium here: the widgets were not tried in a browser (`make test-browser` skips, `make test-all` asks for it).'
 
