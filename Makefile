@@ -49,7 +49,7 @@ bench: .venv/.scale ## speed and memory beside TRL, generate and plain autograd 
 # -- write
 
 notebooks: export TQDM_DISABLE = 1
-notebooks: .venv/.installed ## execute notebooks and store their outputs: make notebooks NB=nbs/core/01_settings_file.ipynb
+notebooks: .venv/.installed ## execute notebooks and store their outputs: make notebooks NB=nbs/core/12_settings_file.ipynb
 	nbdev-export && python nbs/_stubs.py
 	find $(NB) -name '*.ipynb' -not -path '*/[_.]*' -print0 | sort -z | xargs -0 jupyter nbconvert --to notebook --execute --inplace \
 	  --ExecutePreprocessor.timeout=3600 --ExecutePreprocessor.record_timing=False

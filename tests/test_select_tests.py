@@ -99,7 +99,7 @@ def test_a_file_of_tests_is_run_if_it_reaches_the_change():
 
 
 def test_a_change_of_what_all_stand_on_runs_nearly_everything():
-    why = whole_files(house(), {'nbs/core/03_rollouts.ipynb'}, 0)
+    why = whole_files(house(), {'nbs/core/00_rollouts.ipynb'}, 0)
     assert why['test_loop.py'] == why['test_wiring.py'] == 'reached'
     assert len(why) > len(list((TOP / 'tests').glob('test_*.py'))) / 2
 

@@ -160,10 +160,10 @@ def test_every_public_function_is_in_the_reference():
 
 def test_links_are_moved_and_code_is_left_alone():
     moved = notebooks.rewritten
-    source = 'nbs/core/06_registry.ipynb'
+    source = 'nbs/core/01_registry.ipynb'
     assert moved('[a](../../tutorials)', source) == '[a](../../course.md)'
     assert moved('[a](../objectives)', source) == '[a](../objectives/index.md)'
-    assert moved('[a](15_pipeline.ipynb) `x[0](y)`', source) == '[a](15_pipeline.ipynb) `x[0](y)`'
+    assert moved('[a](02_pipeline.ipynb) `x[0](y)`', source) == '[a](02_pipeline.ipynb) `x[0](y)`'
     assert moved('[a](https://x.org) [b](#c)', source) == '[a](https://x.org) [b](#c)'
     with pytest.raises(FileNotFoundError, match='not there'):
         moved('[a](nowhere.ipynb)', source)

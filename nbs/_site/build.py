@@ -55,7 +55,7 @@ def put_pictures(folder):
     for page in filter(pages.has_picture, notebooks.all_pages()):
         stored = page.picture()
         png = base64.b64decode(stored) if stored else loop_picture(page.family)
-        is_map = page.path == 'nbs/core/17_method_map.ipynb'
+        is_map = page.path == 'nbs/core/10_method_map.ipynb'
         put(folder, pages.picture_of(page).lstrip('/'), png if is_map else small(png))
 
 

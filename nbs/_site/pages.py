@@ -121,13 +121,13 @@ def library():
 
 def recipe_page(recipes):
     "The map of recipes."
-    source = 'nbs/core/17_method_map.ipynb'
+    source = 'nbs/core/10_method_map.ipynb'
     intro = ('Every recipe is another one with a stage or two changed. Indented below a recipe '
              'stand those that descend from it; the field above them keeps what contains all of '
              f'your words. How the map is made: [the map of methods]({source}).')
     words = ('The family tree of the recipes; squares mark the stages that each one changes. '
              'The same is told in words below.')
-    picture = f'::::{{container}} wide\n\n![{words}](_pictures/core-17_method_map.png)\n\n::::'
+    picture = f'::::{{container}} wide\n\n![{words}](_pictures/core-10_method_map.png)\n\n::::'
     return '\n\n'.join(['# Recipe map', intro, picture, '## All recipes',
                         tables.recipe_text(recipes)])
 
