@@ -6,7 +6,7 @@
 __all__ = ['STATE_SPACES', 'countdown_cell', 'lock_cell', 'text_cell', 'countdown_descriptor', 'lock_descriptor',
            'text_descriptor', 'StateSpace', 'state_space_of', 'Cell', 'Archive', 'count_weight', 'even_weight',
            'by_count', 'by_chance', 'from_the_start', 'explore_nodes', 'explore', 'novelty', 'no_novelty', 'by_novelty',
-           'coverage', 'archived_rows', 'rows_of_archives']
+           'coverage', 'rows_of_archives', 'archived_rows']
 
 # %% ../../nbs/rollouts/04_archives.ipynb #4fafed0c
 import dataclasses, math
@@ -489,6 +489,29 @@ def coverage(archive: Archive) -> float:
         raise ValueError(f"{archive.item} has no solution, so no part of them can be found.")
     return len(archive.solved) / len(every)
 
+# %% ../../nbs/rollouts/04_archives.ipynb #8ef9be0c
+def rows_of_archives(forest: Forest, archives: list):
+    "The different right responses that archives hold, as replayed rows; None without any."
+    nodes = [(k, node) for k, archive in enumerate(archives) for node in archive.solved.values()]
+    return _replayed(forest, nodes) if nodes else None
+
+
+def _replayed(forest: Forest, nodes: list):
+    "Responses that end in these nodes, as replayed rows."
+    answers = [(k, forest.trees[k].from_root(node), forest.trees[k].from_root(node, 'logp'))
+               for k, node in nodes]
+    rows = replayed(forest.policy, forest.items, answers, forest.temperature or 1.0)
+    eos = forest.policy.eos
+    ended = [tokens[-1] == eos for _, tokens, _ in answers]
+    return dataclasses.replace(rows, finished=torch.tensor(ended, device=rows.tokens.device))
+
+
+def _one_each(forest: Forest, archives: list):
+    "The best response of each archive without a right one, with no weight in the loss."
+    best = [max(archive.scores, key=archive.scores.get) for archive in archives]
+    rows = _replayed(forest, list(enumerate(best)))
+    return dataclasses.replace(rows, loss_weight=torch.zeros_like(rows.loss_weight))
+
 # %% ../../nbs/rollouts/04_archives.ipynb #1884f932
 @stage('sampler', paper=174, parent='sample', in_tokens=(),
        draws='no one policy: an archive chose the beginnings and the verifier the rows',
@@ -556,29 +579,6 @@ def _with_own_prompts(rows):
     plain = dict(logp_old=nothing, logp_ref=None, signals={}, components={})
     return as_logged(dataclasses.replace(rows, prompt=prompt, group=prompt.clone(), **asked,
                                          **plain))
-
-# %% ../../nbs/rollouts/04_archives.ipynb #8ef9be0c
-def rows_of_archives(forest: Forest, archives: list):
-    "The different right responses that archives hold, as replayed rows; None without any."
-    nodes = [(k, node) for k, archive in enumerate(archives) for node in archive.solved.values()]
-    return _replayed(forest, nodes) if nodes else None
-
-
-def _replayed(forest: Forest, nodes: list):
-    "Responses that end in these nodes, as replayed rows."
-    answers = [(k, forest.trees[k].from_root(node), forest.trees[k].from_root(node, 'logp'))
-               for k, node in nodes]
-    rows = replayed(forest.policy, forest.items, answers, forest.temperature or 1.0)
-    eos = forest.policy.eos
-    ended = [tokens[-1] == eos for _, tokens, _ in answers]
-    return dataclasses.replace(rows, finished=torch.tensor(ended, device=rows.tokens.device))
-
-
-def _one_each(forest: Forest, archives: list):
-    "The best response of each archive without a right one, with no weight in the loss."
-    best = [max(archive.scores, key=archive.scores.get) for archive in archives]
-    rows = _replayed(forest, list(enumerate(best)))
-    return dataclasses.replace(rows, loss_weight=torch.zeros_like(rows.loss_weight))
 
 # %% ../../nbs/rollouts/04_archives.ipynb #6042cfaa
 add_recipe('go_explore', 'positive', paper=174, sampler=archived_rows,
