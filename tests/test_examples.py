@@ -38,6 +38,7 @@ def test_these_are_the_examples():
     assert [path.stem for path in EXAMPLES] == ['own_data', 'own_reward', 'same_on_trl']
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 def test_own_data(tmp_path):
     said = output('own_data', tmp_path, '--steps', '12')
@@ -46,6 +47,7 @@ def test_own_data(tmp_path):
     assert (tmp_path / 'out' / 'run' / 'metrics.jsonl').exists()
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 def test_own_data_of_a_file(tmp_path):
     folder = tmp_path / 'data'
@@ -58,6 +60,7 @@ def test_own_data_of_a_file(tmp_path):
     assert 'pass@16' in said
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 def test_own_reward(tmp_path):
     said = output('own_reward', tmp_path, '--steps', '2')
@@ -66,6 +69,7 @@ def test_own_reward(tmp_path):
         assert re.search(rf'^{name} .*\d\.\d+ \[', said, re.MULTILINE), name
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 def test_same_on_trl(tmp_path):
     pytest.importorskip('trl')

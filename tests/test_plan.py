@@ -409,6 +409,7 @@ WORDY = dict(SMALL, hidden_size=128, num_hidden_layers=6, num_attention_heads=4,
              num_key_value_heads=2, intermediate_size=384)  # fmt: skip
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'config, rows, prompt, response, checkpointing, full',
@@ -450,6 +451,7 @@ def test_planned_memory_is_measured_memory(
     assert found.peak - tile == pytest.approx(measured['peak'], rel=0.25)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 def test_a_measurement_that_fails_says_so():
     with pytest.raises(RuntimeError, match='has failed'):

@@ -68,6 +68,7 @@ def test_a_carried_change_is_the_changes_and_not_the_floors():
     assert strange > table["large with the floor alone"] > table["large"]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 def test_a_run_goes_on_from_what_there_is(tmp_path, monkeypatch):
     path = tmp_path / 'runs.json'
@@ -88,6 +89,7 @@ def test_another_base_or_no_step_is_refused():
         train_primed(PRIMED[0], steps=0)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 def test_a_change_is_carried():
     said = []

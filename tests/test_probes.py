@@ -66,6 +66,7 @@ def as_it_is(tmp_path_factory):
     return answers(folder)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(
     'file, old, new, seen_by',
     [

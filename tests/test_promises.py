@@ -479,6 +479,15 @@ BROKEN = {
         'an eta that is no number': knobs(eta='much'),
         'as `dense_grpo`': knobs(across='x'),
     },
+    'hi_grpo': {
+        'fewer levels than one': made_with(levels=0),
+        'a `lam` that is no number': made_with(lam='x'),
+    },
+    'timehc': {
+        'another word': made_with(where='x'),
+        'fewer samples than one': made_with(samples=0),
+        'a knob that is no number': made_with(alpha='x'),
+    },
     'srpo': {'another word': knobs(among='x'), 'a knob that is no number': knobs(most='x')},
     'calm': {
         'another word': knobs(to='x'),

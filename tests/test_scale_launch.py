@@ -389,6 +389,7 @@ def killed_after(folder, step, *words, processes=1):
     started.wait()
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize('processes', [1, 2])
@@ -409,6 +410,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(processes, tmp_path):
     assert any(not torch.equal(whole[name], start[name]) for name in whole)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 def test_another_run_in_the_same_folder_is_refused(tmp_path):
     ran('--out', tmp_path, '--steps', 1)

@@ -183,6 +183,7 @@ def test_several_updates_a_step_clip_around_the_receiver(base):
     assert swarm.metrics['grad_norm'].notna().all()
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize('external', [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_nodes_in_processes_of_their_own_are_the_same_nodes(base, external):
     how = dict(nodes=3, external=external, steps=2, seed=4)
@@ -195,6 +196,7 @@ def test_nodes_in_processes_of_their_own_are_the_same_nodes(base, external):
     assert bool(turns.metrics['external'].sum()) == bool(external)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 def test_what_a_node_in_a_process_raises_is_raised_here(base):
     with pytest.raises(Exception, match='step 0') as found:

@@ -581,6 +581,7 @@ TWO = textwrap.dedent('''
 ''')
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['grpo', 'dapo'])
 def test_two_processes_train_as_one(name, tmp_path):

@@ -17,12 +17,14 @@ from . import likelihood_rewards as likelihood_rewards
 from . import more_baselines as more_baselines
 from . import negative_reinforcement as negative_reinforcement
 from . import next_segment as next_segment
+from . import order_in_time as order_in_time
 from . import pairs as pairs
 from . import passk_advantages as passk_advantages
 from . import process_advantages as process_advantages
 from . import progress as progress
 from . import random_distillation as random_distillation
 from . import resample_on_correct as resample_on_correct
+from . import stage_rewards as stage_rewards
 from . import token_credit as token_credit
 from .anchor_states import ANCHORS as ANCHORS
 from .anchor_states import by_number as by_number
@@ -156,6 +158,12 @@ from .next_segment import segments_of as segments_of
 from .next_segment import thought_mask as thought_mask
 from .next_segment import thoughts_of as thoughts_of
 from .next_segment import word_overlap as word_overlap
+from .order_in_time import every_group as every_group
+from .order_in_time import in_another_order as in_another_order
+from .order_in_time import order_gate as order_gate
+from .order_in_time import owners as owners
+from .order_in_time import timehc as timehc
+from .order_in_time import twin_verdicts as twin_verdicts
 from .pairs import PairItem as PairItem
 from .pairs import choose_pair as choose_pair
 from .pairs import marked as marked
@@ -220,6 +228,9 @@ from .resample_on_correct import kept_counts as kept_counts
 from .resample_on_correct import places_in_block as places_in_block
 from .resample_on_correct import response_faults as response_faults
 from .resample_on_correct import roc_counts as roc_counts
+from .stage_rewards import even_weights as even_weights
+from .stage_rewards import hi_grpo as hi_grpo
+from .stage_rewards import open_behind as open_behind
 from .token_credit import dominance_threshold as dominance_threshold
 from .token_credit import head_influence as head_influence
 from .token_credit import hicra as hicra

@@ -99,6 +99,7 @@ from .hierarchical import known_words as known_words
 from .hierarchical import ladder as ladder
 from .hierarchical import levels_passed as levels_passed
 from .hierarchical import matched_actions as matched_actions
+from .hierarchical import more_often as more_often
 from .hierarchical import paid_levels as paid_levels
 from .hierarchical import read_actions as read_actions
 from .hierarchical import readable as readable

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['levels_passed', 'paid_levels', 'readable', 'ladder', 'known_words', 'saving', 'chipseek_reward', 'Action',
            'read_actions', 'several_kinds', 'tool_star_reward', 'rouge_l', 'action_score', 'known_actions',
-           'matched_actions', 'shop_reward', 'temporal_bonus', 'handed_back']
+           'matched_actions', 'shop_reward', 'more_often', 'temporal_bonus', 'handed_back']
 
 # %% ../../nbs/rewards/17_hierarchical.ipynb #17b00003
 from functools import lru_cache
@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 # %% ../../nbs/rewards/17_hierarchical.ipynb #17b00004
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -274,17 +275,15 @@ def shop_reward(prompts, completions, *, form: float = 0.5, kind: float = 0.3,
     return ladder(prompts, completions, levels=(readable, actions), weights=(form, 1.0), **columns)
 
 # %% ../../nbs/rewards/17_hierarchical.ipynb #17b00025
-def temporal_bonus(ok: Float[Tensor, "n"], group: Int[Tensor, "n"], ok_twin: Float[Tensor, "m"],
-                   group_twin: Int[Tensor, "m"], *, alpha: float = 0.4,
-                   mu: float = 0.9) -> Float[Tensor, "n"]:
-    """`alpha` for right rows of groups that are right more than `mu` times as often as a twin.
+def more_often(ok: Float[Tensor, "n"], group: Int[Tensor, "n"], ok_twin: Float[Tensor, "m"],
+               group_twin: Int[Tensor, "m"], *, mu: float = 0.9) -> Float[Tensor, "n"]:
+    """1 for rows of groups that are right more than `mu` times as often as a twin, else 0.
 
     ok, ok_twin: 1 for right, 0 for wrong; the twin's rows answer the question in another order.
     Just `mu` times as often is not enough, however it is rounded.
-    Raises ValueError for another shape or value, a knob that is no number, a group without a twin.
-    Source: TimeHC-RL (2025), section 3.2.
+    Raises ValueError for another shape or value, a `mu` that is no number, a group without a twin.
     """
-    check_real('temporal_bonus', alpha=alpha, mu=mu)
+    check_real('more_often', mu=mu)
     _check_right('ok', ok, group)
     _check_right('ok_twin', ok_twin, group_twin)
 
@@ -296,7 +295,19 @@ def temporal_bonus(ok: Float[Tensor, "n"], group: Int[Tensor, "n"], ok_twin: Flo
     if twin.isnan().any():
         alone = int(group[twin.isnan()][0])
         raise ValueError(f"group {alone} has no answers in another order: wanted some of each.")
-    return alpha * ok * (often > mu * twin + 1e-6).to(ok)
+    return (often > mu * twin + 1e-6).to(ok)
+
+
+def temporal_bonus(ok: Float[Tensor, "n"], group: Int[Tensor, "n"], ok_twin: Float[Tensor, "m"],
+                   group_twin: Int[Tensor, "m"], *, alpha: float = 0.4,
+                   mu: float = 0.9) -> Float[Tensor, "n"]:
+    """`alpha` for right rows of groups that are right `more_often` than a twin.
+
+    Raises ValueError for an `alpha` that is no number, and as `more_often`.
+    Source: TimeHC-RL (2025), section 3.2.
+    """
+    check_real('temporal_bonus', alpha=alpha)
+    return alpha * ok * more_often(ok, group, ok_twin, group_twin, mu=mu)
 
 
 def _check_right(name: str, right, group) -> None:
@@ -312,7 +323,8 @@ def _check_right(name: str, right, group) -> None:
 def handed_back(rewards: Float[Tensor, "n k"], *, lam: float = 1.0) -> Float[Tensor, "n k"]:
     """Each stage's reward plus `lam` times what the next stage comes to.
 
-    rewards: a column for each stage, the coarse one first.
+    rewards: a column for each stage, the coarse one first; nan where a row has no such stage,
+    which is passed over, but for the last.
     Raises ValueError for another shape, whole numbers, or a `lam` that is no number.
     Source: Hi-GRPO (2025), for two stages.
     """
@@ -321,8 +333,11 @@ def handed_back(rewards: Float[Tensor, "n k"], *, lam: float = 1.0) -> Float[Ten
         raise ValueError(f"rewards have shape {tuple(rewards.shape)} and are {rewards.dtype}, "
                          "wanted floats with a row for each response and a column for each stage.")
     found = rewards.clone()
+    later = found[:, -1]
     for stage_ in reversed(range(rewards.shape[1] - 1)):
-        found[:, stage_] += lam * found[:, stage_ + 1]
+        own = rewards[:, stage_]
+        later = torch.where(own.isnan(), later, own + lam * later)
+        found[:, stage_] = later.masked_fill(own.isnan(), torch.nan)
     return found
 
 # %% ../../nbs/rewards/17_hierarchical.ipynb #17b0002c

@@ -1,0 +1,168 @@
+"""TimeHC-RL: twins in another order, whom the bonus is paid to, and where it stands."""
+
+import pytest
+import torch
+
+from rl4llm import recipe, train
+from rl4llm.advantages.group_relative import grpo
+from rl4llm.advantages.order_in_time import (
+    every_group,
+    in_another_order,
+    order_gate,
+    owners,
+    timehc,
+    twin_verdicts,
+)
+from rl4llm.core.policy import Policy
+from rl4llm.core.registry import use
+from rl4llm.core.signals import scored
+from rl4llm.tasks import Item, task
+
+CHAINS = task('modular', length=6, modulus=13)
+
+
+@pytest.mark.parametrize('seed', range(5))
+@pytest.mark.parametrize('world', ['modular', 'countdown'])
+def test_a_twin_has_the_same_parts_in_another_order(world, seed):
+    for item in task(world).sample(10, seed=seed):
+        twin = in_another_order(item, seed)
+        if twin is None:
+            continue
+        place = dict(modular=2, countdown=0)[world]
+        assert sorted(twin.data[place]) == sorted(item.data[place])
+        assert twin.data[place] != item.data[place]
+        rest = [part for at, part in enumerate(item.data) if at != place]
+        assert rest == [part for at, part in enumerate(twin.data) if at != place]
+        assert in_another_order(item, seed) == twin
+
+
+@pytest.mark.parametrize(
+    'item',
+    [
+        'a question',
+        None,
+        Item('modular', (13, 0, (('+', 1),))),
+        Item('modular', (13, 0, (('+', 1), ('+', 1)))),
+        Item('countdown', ((5, 5), 10, 99, '+-*')),
+        Item('story', (1, 2)),
+    ],
+)
+def test_there_is_no_twin(item):
+    assert in_another_order(item) is None
+
+
+@pytest.fixture(scope='module')
+def drawn():
+    policy = Policy.load('tiny-mix-v1')
+    rows = policy.sample(CHAINS.sample(6, seed=3), 8, seed=3)
+    return policy, scored(policy, rows, use('correct'))
+
+
+def test_answers_to_twins_are_judged_by_the_first_question(drawn):
+    policy, _ = drawn
+    items = CHAINS.sample(4, seed=0)
+    right, group = twin_verdicts(policy, dict(zip((5, 2, 9, 7), items)), samples=8, seed=1)
+    twins = [in_another_order(item, 1) for item in items]
+    rows = policy.sample(twins, 8, seed=1)
+    wanted = [float(CHAINS.verify(items[k], x).correct) for k, x in zip(rows.prompt, rows.texts)]
+    assert right.tolist() == wanted and group.tolist() == [5] * 8 + [2] * 8 + [9] * 8 + [7] * 8
+
+
+def test_who_owns_a_group(drawn):
+    _, rows = drawn
+    assert owners(rows.group, rows) == dict(enumerate(rows.items))
+
+
+def test_the_gate_by_loops():
+    torch.manual_seed(0)
+    group = torch.arange(5).repeat_interleave(4)
+    ok = torch.randint(2, (20,)).float()
+    ok_twin = torch.randint(2, (16,)).float()
+    group_twin = torch.arange(4).repeat_interleave(4)  # the last group has none
+    found = order_gate(ok, group, rollouts=None, ok=ok, twins=(ok_twin, group_twin), mu=0.9)
+    for row in range(20):
+        g = int(group[row])
+        p, twin = ok[group == g].mean(), ok_twin[group_twin == g].mean()
+        assert found[row] == (float(p > 0.9 * twin + 1e-6) if g < 4 else 0)
+
+
+def added(drawn, **how):
+    policy, rows = drawn
+    method = timehc(**how)
+    adv = method(rows.rewards, rows.group, rollouts=rows, policy=policy)
+    return adv - grpo(rows.rewards, rows.group), method
+
+
+def test_right_rows_alone_are_paid(drawn):
+    _, rows = drawn
+    more, method = added(drawn, alpha=0.7)
+    paid = more > 1e-6
+    assert paid.any() and torch.allclose(more[paid], torch.tensor(0.7), atol=1e-5)
+    assert (rows.rewards[paid] == 1).all() and not more[~paid].abs().gt(1e-6).any()
+    assert method.told['paid'] == pytest.approx(paid.float().mean().item())
+    assert method.told['ordered'] == pytest.approx(rows.rewards.mean().item())
+    assert 0 <= method.told['shuffled'] < method.told['ordered']
+
+
+def test_what_right_is_says_the_verifier(drawn):
+    "Also where rewards are on another scale."
+    policy, rows = drawn
+    given = dict(rollouts=rows, policy=policy)
+    scaled = 3.5 * rows.rewards - 1
+    more = timehc()(scaled, rows.group, **given) - grpo(scaled, rows.group)
+    own, _ = added(drawn)
+    assert torch.allclose(more, own, atol=1e-5)
+
+
+def test_all_right_rows_are_paid_by_the_control(drawn):
+    _, rows = drawn
+    more, _ = added(drawn, gate=every_group)
+    assert torch.equal(more > 1e-6, rows.rewards == 1)
+
+
+def test_in_the_reward_it_is_seen_where_the_format_varies(drawn):
+    policy, rows = drawn
+    given = dict(rollouts=rows, policy=policy)
+    unseen, _ = added(drawn, where='reward')
+    assert unseen.abs().max() < 5e-3
+    worse = rows.rewards.clone()
+    worse[1::4] -= 2
+    seen = timehc(where='reward')(worse, rows.group, **given) - grpo(worse, rows.group)
+    assert seen.abs().max() > 0.02
+
+
+def test_unscored_rows_have_no_part(drawn):
+    policy, rows = drawn
+    rewards = rows.rewards.clone()
+    rewards[::3] = torch.nan
+    found = timehc()(rewards, rows.group, rollouts=rows, policy=policy)
+    assert not found[::3].any() and found.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    'bad, word',
+    [
+        (dict(where='behind'), 'where'),
+        (dict(samples=0), 'samples'),
+        (dict(alpha=float('inf')), 'alpha'),
+        (dict(mu='x'), 'mu'),
+        (dict(seed=-1), 'seed'),
+    ],
+)
+def test_what_cannot_be(bad, word):
+    with pytest.raises(ValueError, match=word):
+        timehc(**bad)
+
+
+def test_the_same_noise_gives_the_same_twins(drawn):
+    first, _ = added(drawn)
+    again, _ = added(drawn)
+    other, _ = added(drawn, seed=1)
+    assert torch.equal(first, again) and other.shape == first.shape
+
+
+def test_it_trains_and_its_counters_are_metrics():
+    made = recipe('timehc', prompts=2, group=4)
+    run = train(Policy.load('tiny-mix-v1').clone(), CHAINS, made, steps=2, seed=0)
+    assert {'advantage/paid', 'advantage/ordered', 'advantage/shuffled'} <= set(run.metrics)
+    assert (run.metrics['advantage/paid'] <= run.metrics['advantage/ordered'] + 1e-6).all()

@@ -1,0 +1,154 @@
+"""Hi-GRPO: what stages earn, what is handed back, which tokens hear of it."""
+
+import pytest
+import torch
+
+from rl4llm import recipe, train
+from rl4llm.advantages.group_relative import grpo
+from rl4llm.advantages.process_advantages import step_numbers
+from rl4llm.advantages.stage_rewards import even_weights, hi_grpo, open_behind, stage_rewards
+from rl4llm.core.policy import Policy
+from rl4llm.core.signals import scored
+from rl4llm.core.registry import use
+from rl4llm.rewards.hierarchical import handed_back
+from rl4llm.tasks import Item, task
+
+EASY = Item('countdown', ((4, 9, 10), 50, 99, '+-*'))
+
+
+@pytest.mark.parametrize(
+    'texts, wanted',
+    [
+        (['9 - 4 = 5', '5 * 10 = 50'], [1, 1]),
+        (['9 - 4 = 5', '5 + 10 = 15'], [1, 0]),
+        (['4 + 9 = 13', '13 + 10 = 23'], [0, 0]),
+        (['9 - 4 = 6', '6 * 10 = 60'], [0, 0]),
+        (['8 - 3 = 5', '5 * 10 = 50'], [0, 0]),
+        (['', 'nothing'], [0, 0]),
+        ([], []),
+    ],
+)
+def test_what_is_open_behind_a_step(texts, wanted):
+    assert open_behind(EASY, texts) == wanted
+
+
+def test_nobody_knows_it_of_another_task():
+    other = task('modular').sample(1, seed=0)[0]
+    assert open_behind(other, ['1', '2']) == [0, 0] and open_behind('a question', ['1']) == [0]
+
+
+def test_stages_by_loops():
+    torch.manual_seed(0)
+    rewards = torch.rand(6)
+    opened = torch.rand(6, 4)
+    for row, last in enumerate((1, 2, 3, 4, 4, 1)):
+        opened[row, last:] = torch.nan
+    for levels in (1, 2, 3, 7, None):
+        count = levels or 4
+        found = handed_back(stage_rewards(rewards, opened, levels=levels), lam=0.6)
+        assert found.shape == (6, count)
+        for row in range(6):
+            carried = float(rewards[row])
+            assert found[row, -1] == rewards[row]
+            for place in range(count - 2, -1, -1):
+                known = place < 4 and not opened[row, place].isnan()
+                if known:
+                    carried = float(opened[row, place]) + 0.6 * carried
+                    assert abs(float(found[row, place]) - carried) < 1e-6
+                else:
+                    assert found[row, place].isnan()
+
+
+@pytest.mark.parametrize('levels', [0, -1, 1.5])
+def test_levels_that_cannot_be(levels):
+    with pytest.raises(ValueError, match='levels'):
+        stage_rewards(torch.zeros(2), torch.zeros(2, 1), levels=levels)
+    with pytest.raises(ValueError, match='levels'):
+        hi_grpo(levels=levels)
+
+
+def test_a_lam_that_is_no_number():
+    with pytest.raises(ValueError, match='lam'):
+        hi_grpo(lam=float('nan'))
+
+
+def test_even_weights_make_means_of_stages():
+    number = torch.tensor([[1, 1, 1, 2, 0, 0], [1, 2, 2, 2, 2, 2], [0] * 6])
+    weights = even_weights(number)
+    for row, tokens in ((0, 4), (1, 6)):
+        for stage in (1, 2):
+            assert torch.isclose(
+                weights[row][number[row] == stage].sum(), torch.tensor(float(tokens))
+            )
+    assert not weights[number == 0].any()
+
+
+@pytest.fixture(scope='module')
+def drawn():
+    policy = Policy.load('tiny')
+    rows = policy.sample(task('countdown', level='hard').sample(8, seed=3), 8, seed=3)
+    return policy, scored(policy, rows, use('correct'))
+
+
+def advantages(drawn, **how):
+    policy, rows = drawn
+    method = hi_grpo(**how)
+    return method(rows.rewards, rows.group, rollouts=rows, policy=policy), method
+
+
+def test_each_stage_is_compared_by_itself(drawn):
+    policy, rows = drawn
+    adv, _ = advantages(drawn, even=False, lam=0.5)
+    number = step_numbers(rows.rewards, rows, policy)
+    first = hi_grpo().opened(rows.rewards, rows, number, policy)[:, 0]
+    for row in range(len(rows)):
+        of_first = grpo(first + 0.5 * rows.rewards, rows.group)[row]
+        of_later = grpo(rows.rewards, rows.group)[row]
+        assert torch.allclose(adv[row][number[row] == 1], of_first, atol=1e-5)
+        assert torch.allclose(adv[row][number[row] > 1], of_later, atol=1e-5)
+    assert not adv[~rows.mask].any()
+
+
+def test_groups_that_are_silent_are_heard_and_counted(drawn):
+    _, rows = drawn
+    adv, method = advantages(drawn)
+    silent = grpo(rows.rewards, rows.group) == 0
+    heard = silent & (adv[:, 0] != 0)
+    assert method.told['heard'] == pytest.approx(heard.float().mean().item()) and heard.any()
+    later = torch.arange(adv.shape[1]) > 0
+    assert adv[silent][:, later].any()  # a first step has several tokens
+    assert 0 < method.told['closed'] < 1
+
+
+def test_the_placebo_deals_within_groups(drawn):
+    policy, rows = drawn
+    sham = recipe('hi_grpo_dealt').advantage()
+    found = sham(rows.rewards, rows.group, rollouts=rows, policy=policy)
+    own, method = advantages(drawn)
+    assert not torch.equal(found, own)
+    assert sham.told['closed'] == pytest.approx(method.told['closed'])
+
+
+def test_unscored_rows_have_no_part(drawn):
+    policy, rows = drawn
+    rewards = rows.rewards.clone()
+    rewards[::3] = torch.nan
+    found = hi_grpo()(rewards, rows.group, rollouts=rows, policy=policy)
+    assert not found[::3].any() and found.isfinite().all()
+
+
+def test_a_task_without_scores_is_grpo_with_even_stages():
+    policy = Policy.load('tiny')
+    rows = policy.sample(task('modular').sample(4, seed=0), 8, seed=0)
+    rows = scored(policy, rows, use('correct'))
+    given = dict(rollouts=rows, policy=policy)
+    found = hi_grpo(even=False)(rows.rewards, rows.group, **given)
+    plain = grpo(rows.rewards, rows.group)[:, None] * rows.mask
+    assert torch.allclose(found, plain, atol=2e-3)
+
+
+def test_it_trains_and_its_counters_are_metrics():
+    made = recipe('hi_grpo', prompts=2, group=4)
+    run = train(Policy.load('tiny').clone(), task('countdown', level='hard'), made, steps=2, seed=0)
+    assert run.metrics['advantage/closed'].between(0, 1).all()
+    assert run.metrics['advantage/heard'].between(0, 1).all()
