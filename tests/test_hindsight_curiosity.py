@@ -114,6 +114,29 @@ def test_plain_error_stays_on_noise_and_hindsight_takes_it_out():
     assert corrected_sure < 0.2 and corrected < 0.4 * noisy
 
 
+def told_at_last(weight):
+    "What z gives away of two tools without a reply in common, after some batches."
+    known = Hindsight(words=8, width=16, weight=weight)
+
+    def halves(count, seed):
+        g = torch.Generator().manual_seed(seed)
+        second = torch.rand(count, generator=g) < 0.5
+        shown = torch.randint(4, (count,), generator=g)
+        return Replies(torch.stack([second, ~second], 1).float(), shown + 4 * second)
+
+    for k in range(12):
+        known.visit(halves(64, k))
+    new = halves(256, 99)
+    with torch.no_grad():
+        _, q, guess = known.module['nets'](known.scaled(new.before), new.word)
+        return float(given_away(q, guess))
+
+
+def test_the_fine_keeps_hindsight_from_telling_the_context():
+    assert told_at_last(2.0) < 0.6 * told_at_last(0.0)
+    assert told_at_last(0.0) > 0.8 * math.log(2)
+
+
 def test_unexplained_is_log_of_words_at_first_and_parts_do_not_mix():
     known = Hindsight(words=WORDS, width=8, passes=2)
     replies, _ = two_tools(20, 0)

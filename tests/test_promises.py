@@ -482,6 +482,7 @@ BROKEN = {
     'hi_grpo': {
         'fewer levels than one': made_with(levels=0),
         'a `lam` that is no number': made_with(lam='x'),
+        'a `score` that does not give a number for each step': knobs(score=lambda item, texts: None),
     },
     'timehc': {
         'another word': made_with(where='x'),

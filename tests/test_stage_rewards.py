@@ -8,6 +8,7 @@ from rl4llm.advantages.group_relative import grpo
 from rl4llm.advantages.process_advantages import step_numbers
 from rl4llm.advantages.stage_rewards import even_weights, hi_grpo, open_behind, stage_rewards
 from rl4llm.core.policy import Policy
+from rl4llm.core.rollouts import group_std, make_rollouts
 from rl4llm.core.signals import scored
 from rl4llm.core.registry import use
 from rl4llm.rewards.hierarchical import handed_back
@@ -43,8 +44,8 @@ def test_stages_by_loops():
     opened = torch.rand(6, 4)
     for row, last in enumerate((1, 2, 3, 4, 4, 1)):
         opened[row, last:] = torch.nan
-    for levels in (1, 2, 3, 7, None):
-        count = levels or 4
+    for levels in (1, 2, 3, 7):
+        count = levels
         found = handed_back(stage_rewards(rewards, opened, levels=levels), lam=0.6)
         assert found.shape == (6, count)
         for row in range(6):
@@ -57,6 +58,85 @@ def test_stages_by_loops():
                     assert abs(float(found[row, place]) - carried) < 1e-6
                 else:
                     assert found[row, place].isnan()
+
+
+def by_loops(rewards, group, number, opened, levels, lam, even):
+    "Advantages of tokens, row by row and stage by stage."
+    stages = {}
+    for row in range(len(rewards)):
+        steps = int(number[row].max())
+        last = levels or steps
+        own = {}
+        carried = float(rewards[row])
+        own['last'] = carried
+        for k in range(min(steps, last - 1) if levels else steps - 1, 0, -1):
+            carried = float(opened[row, k - 1]) + lam * carried
+            own[k] = carried
+        stages[row] = own
+    found = torch.zeros(number.shape)
+    for row, own in stages.items():
+        of_step = [
+            k if k < (levels or int(number[row].max())) else 'last' for k in number[row].tolist()
+        ]
+        real = int((number[row] > 0).sum())
+        for t, (k, stage) in enumerate(zip(number[row].tolist(), of_step)):
+            if not k:
+                continue
+            peers = [p[stage] for r, p in stages.items() if group[r] == group[row] and stage in p]
+            spread = torch.tensor(peers).std() if len(peers) > 1 else torch.tensor(0.0)
+            value = (own[stage] - sum(peers) / len(peers)) / (spread + 1e-4)
+            same = sum(s == stage for s, n in zip(of_step, number[row].tolist()) if n)
+            found[row, t] = value * (real / same if even else 1)
+    return found
+
+
+@pytest.mark.parametrize('even', [True, False])
+@pytest.mark.parametrize('levels', [2, 3, None])
+def test_rows_of_different_lengths_by_loops(levels, even):
+    torch.manual_seed(1)
+    policy = Policy.load('tiny')
+    step = ['9 - 4 = 5', '1 + 1 = 2', '3 * 2 = 6', '8 - 1 = 7']
+    texts = [' ; '.join(step[:count]) for count in (1, 2, 3, 4, 3, 3, 2, 3)]
+    told = [policy.tokenizer(text, add_special_tokens=False)['input_ids'] for text in texts]
+    width = max(map(len, told))
+    tokens = torch.tensor([row + [policy.pad] * (width - len(row)) for row in told])
+    mask = torch.tensor([[place < len(row) for place in range(width)] for row in told])
+    ids = torch.ones(2, 2).long()
+    rewards = torch.tensor([0.0, 1, 0, 1, 1, 0, 0, 1])
+    rows = make_rollouts(prompt_ids=ids, prompt_mask=ids.bool(), tokens=tokens, mask=mask,
+                         prompt=torch.tensor([0] * 4 + [1] * 4), rewards=rewards)  # fmt: skip
+    worth = torch.rand(8, 4)
+
+    def score(item, words):
+        row = [t.split(' ; ') for t in texts].index(list(words))
+        return worth[row, : len(words)].tolist()
+
+    method = hi_grpo(levels=levels, even=even, lam=0.7, score=score)
+    found = method(rewards, rows.group, rollouts=rows, policy=policy)
+    number = step_numbers(rewards, rows, policy)
+    opened = method.opened(rewards, rows, number, policy)
+    wanted = by_loops(rewards, rows.group, number, opened, levels, 0.7, even)
+    assert torch.allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize('levels', [2, None])
+def test_a_longer_row_elsewhere_changes_nothing_here(drawn, levels):
+    policy, rows = drawn
+    method = hi_grpo(levels=levels)
+    whole = method(rows.rewards, rows.group, rollouts=rows, policy=policy)
+    steps = step_numbers(rows.rewards, rows, policy).amax(1)
+    longest = rows.group == rows.group[steps.argmax()]
+    some = rows.rewards.masked_fill(longest, torch.nan)
+    alone = method(some, rows.group, rollouts=rows, policy=policy)
+    assert torch.allclose(whole[~longest], alone[~longest])
+
+
+@pytest.mark.parametrize('bad', [0.5, [1.0], [1.0] * 9, None, ['x'] * 3])
+def test_scores_that_do_not_fit(drawn, bad):
+    policy, rows = drawn
+    method = hi_grpo(score=lambda item, texts: bad)
+    with pytest.raises(ValueError, match='score gave'):
+        method(rows.rewards, rows.group, rollouts=rows, policy=policy)
 
 
 @pytest.mark.parametrize('levels', [0, -1, 1.5])
@@ -112,7 +192,7 @@ def test_each_stage_is_compared_by_itself(drawn):
 def test_groups_that_are_silent_are_heard_and_counted(drawn):
     _, rows = drawn
     adv, method = advantages(drawn)
-    silent = grpo(rows.rewards, rows.group) == 0
+    silent = group_std(rows.rewards, rows.group) == 0
     heard = silent & (adv[:, 0] != 0)
     assert method.told['heard'] == pytest.approx(heard.float().mean().item()) and heard.any()
     later = torch.arange(adv.shape[1]) > 0
@@ -127,6 +207,9 @@ def test_the_placebo_deals_within_groups(drawn):
     own, method = advantages(drawn)
     assert not torch.equal(found, own)
     assert sham.told['closed'] == pytest.approx(method.told['closed'])
+    giver = sham.whose(rows.rewards, rows.group, rollouts=rows)
+    assert torch.equal(rows.group[giver], rows.group)
+    assert torch.equal(giver.sort().values, torch.arange(len(rows)))
 
 
 def test_unscored_rows_have_no_part(drawn):

@@ -383,6 +383,8 @@ _REASONS = {
     'a thought is paid by what it says of one solution that is shown, and the verdict never asked '
     'for': ['rlp'],
     'a control arm: the gains are dealt out among the thoughts of a prompt': ['rlp_dealt'],
+    'a control arm: first steps are paid for what those of other rows kept open':
+        ['hi_grpo_dealt'],
     'a control arm: the scores of a reader are dealt out among the responses to a prompt':
         ['flr_dealt', 'prompt_echo_dealt'],
     'its reader is the base, which was never shown a problem behind its answer, and the verdict is '
