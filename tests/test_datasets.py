@@ -137,6 +137,7 @@ def test_the_full_scale_files_name_known_data_sets():
         'rstar',
         'rubric',
         'scope',
+        'timehc',
         'tool_star',
     }
 

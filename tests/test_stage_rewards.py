@@ -6,7 +6,7 @@ import torch
 from rl4llm import recipe, train
 from rl4llm.advantages.group_relative import grpo
 from rl4llm.advantages.process_advantages import step_numbers
-from rl4llm.advantages.stage_rewards import even_weights, hi_grpo, open_behind, stage_rewards
+from rl4llm.advantages.stage_rewards import even_weights, hi_grpo, open_behind, rewards_of_stages
 from rl4llm.core.policy import Policy
 from rl4llm.core.rollouts import group_std, make_rollouts
 from rl4llm.core.signals import scored
@@ -46,7 +46,7 @@ def test_stages_by_loops():
         opened[row, last:] = torch.nan
     for levels in (1, 2, 3, 7):
         count = levels
-        found = handed_back(stage_rewards(rewards, opened, levels=levels), lam=0.6)
+        found = handed_back(rewards_of_stages(rewards, opened, levels=levels), lam=0.6)
         assert found.shape == (6, count)
         for row in range(6):
             carried = float(rewards[row])
@@ -142,7 +142,7 @@ def test_scores_that_do_not_fit(drawn, bad):
 @pytest.mark.parametrize('levels', [0, -1, 1.5])
 def test_levels_that_cannot_be(levels):
     with pytest.raises(ValueError, match='levels'):
-        stage_rewards(torch.zeros(2), torch.zeros(2, 1), levels=levels)
+        rewards_of_stages(torch.zeros(2), torch.zeros(2, 1), levels=levels)
     with pytest.raises(ValueError, match='levels'):
         hi_grpo(levels=levels)
 

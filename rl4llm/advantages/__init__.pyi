@@ -231,6 +231,7 @@ from .resample_on_correct import roc_counts as roc_counts
 from .stage_rewards import even_weights as even_weights
 from .stage_rewards import hi_grpo as hi_grpo
 from .stage_rewards import open_behind as open_behind
+from .stage_rewards import rewards_of_stages as rewards_of_stages
 from .stage_rewards import stage_numbers as stage_numbers
 from .token_credit import dominance_threshold as dominance_threshold
 from .token_credit import head_influence as head_influence
