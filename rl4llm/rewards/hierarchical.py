@@ -364,5 +364,7 @@ add_recipe('shop_r1', 'grpo', paper=100, reward=shop_reward,
 add_recipe('shop_r1_kinds', 'shop_r1', paper=100,
            reward=use(shop_reward, difficulty=0.0, present=0.0, near=0.0),
            summary='format and kinds of action alone are paid')
+add_recipe('shop_r1_plain', 'shop_r1', paper=100, reward=use(shop_reward, difficulty=1.0),
+           summary='the last field counts once, not a thousandfold')
 add_recipe('shop_r1_dealt', 'shop_r1', paper=100, reward=use(shuffled, part=shop_reward),
            summary='placebo: the rewards dealt out among the answers to a prompt');
