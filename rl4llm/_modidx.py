@@ -414,6 +414,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                  'rl4llm/advantages/next_segment.py')},
             'rl4llm.advantages.order_in_time': { 'rl4llm.advantages.order_in_time._acts': ( 'advantages/order_in_time.html#_acts',
                                                                                             'rl4llm/advantages/order_in_time.py'),
+                                                 'rl4llm.advantages.order_in_time._same_answer': ( 'advantages/order_in_time.html#_same_answer',
+                                                                                                   'rl4llm/advantages/order_in_time.py'),
                                                  'rl4llm.advantages.order_in_time.every_group': ( 'advantages/order_in_time.html#every_group',
                                                                                                   'rl4llm/advantages/order_in_time.py'),
                                                  'rl4llm.advantages.order_in_time.in_another_order': ( 'advantages/order_in_time.html#in_another_order',

@@ -17,6 +17,7 @@ from rl4llm.core.policy import Policy
 from rl4llm.core.registry import use
 from rl4llm.core.signals import scored
 from rl4llm.tasks import Item, task
+from rl4llm.tasks.modular import chain_values
 
 CHAINS = task('modular', length=6, modulus=13)
 
@@ -34,6 +35,15 @@ def test_a_twin_has_the_same_parts_in_another_order(world, seed):
         rest = [part for at, part in enumerate(item.data) if at != place]
         assert rest == [part for at, part in enumerate(twin.data) if at != place]
         assert in_another_order(item, seed) == twin
+        if world == 'modular':
+            assert chain_values(twin)[-1] != chain_values(item)[-1]
+
+
+@pytest.mark.parametrize('world', ['modular', 'countdown'])
+def test_another_seed_makes_other_twins(world):
+    items = task(world).sample(20, seed=0)
+    pairs = [(in_another_order(item, 0), in_another_order(item, 1)) for item in items]
+    assert sum(first != other for first, other in pairs) > 5
 
 
 @pytest.mark.parametrize(
@@ -43,6 +53,7 @@ def test_a_twin_has_the_same_parts_in_another_order(world, seed):
         None,
         Item('modular', (13, 0, (('+', 1),))),
         Item('modular', (13, 0, (('+', 1), ('+', 1)))),
+        Item('modular', (13, 4, (('+', 1), ('-', 7), ('+', 3)))),  # sums may change places
         Item('countdown', ((5, 5), 10, 99, '+-*')),
         Item('story', (1, 2)),
     ],
@@ -63,9 +74,14 @@ def test_answers_to_twins_are_judged_by_the_first_question(drawn):
     items = CHAINS.sample(4, seed=0)
     right, group = twin_verdicts(policy, dict(zip((5, 2, 9, 7), items)), samples=8, seed=1)
     twins = [in_another_order(item, 1) for item in items]
-    rows = policy.sample(twins, 8, seed=1)
-    wanted = [float(CHAINS.verify(items[k], x).correct) for k, x in zip(rows.prompt, rows.texts)]
-    assert right.tolist() == wanted and group.tolist() == [5] * 8 + [2] * 8 + [9] * 8 + [7] * 8
+    paired = [(item, twin) for item, twin in zip(items, twins) if twin]
+    rows = policy.sample([twin for _, twin in paired], 8, seed=1)
+    wanted = [
+        float(CHAINS.verify(paired[k][0], x).correct)
+        for k, x in zip(rows.prompt.tolist(), rows.texts)
+    ]
+    numbers = [number for number, twin in zip((5, 2, 9, 7), twins) if twin for _ in range(8)]
+    assert right.tolist() == wanted and group.tolist() == numbers
 
 
 def test_who_owns_a_group(drawn):
@@ -73,17 +89,18 @@ def test_who_owns_a_group(drawn):
     assert owners(rows.group, rows) == dict(enumerate(rows.items))
 
 
-def test_the_gate_by_loops():
+@pytest.mark.parametrize('mu', [0.9, 1.0, 0.1])
+def test_the_gate_by_loops(mu):
     torch.manual_seed(0)
     group = torch.arange(5).repeat_interleave(4)
     ok = torch.randint(2, (20,)).float()
     ok_twin = torch.randint(2, (16,)).float()
     group_twin = torch.arange(4).repeat_interleave(4)  # the last group has none
-    found = order_gate(ok, group, rollouts=None, ok=ok, twins=(ok_twin, group_twin), mu=0.9)
+    found = order_gate(ok, group, rollouts=None, ok=ok, twins=(ok_twin, group_twin), mu=mu)
     for row in range(20):
         g = int(group[row])
         p, twin = ok[group == g].mean(), ok_twin[group_twin == g].mean()
-        assert found[row] == (float(p > 0.9 * twin + 1e-6) if g < 4 else 0)
+        assert found[row] == (float(p > mu * twin + 1e-6) if g < 4 else 0)
 
 
 def added(drawn, **how):
@@ -146,6 +163,8 @@ def test_unscored_rows_have_no_part(drawn):
         (dict(samples=0), 'samples'),
         (dict(alpha=float('inf')), 'alpha'),
         (dict(mu='x'), 'mu'),
+        (dict(mu=-1), 'mu'),
+        (dict(alpha=-0.4), 'alpha'),
         (dict(seed=-1), 'seed'),
     ],
 )
@@ -155,10 +174,37 @@ def test_what_cannot_be(bad, word):
 
 
 def test_the_same_noise_gives_the_same_twins(drawn):
-    first, _ = added(drawn)
+    first, method = added(drawn)
     again, _ = added(drawn)
-    other, _ = added(drawn, seed=1)
-    assert torch.equal(first, again) and other.shape == first.shape
+    _, other = added(drawn, seed=1)
+    assert torch.equal(first, again) and other.told['shuffled'] != method.told['shuffled']
+
+
+def test_a_huge_mu_pays_only_where_no_twin_is_right(drawn):
+    policy, rows = drawn
+    strict, _ = added(drawn, mu=1e6)
+    loose, _ = added(drawn, mu=0.0)
+    right, group = twin_verdicts(policy, owners(rows.group, rows), samples=8)
+    lucky = {g for g, found in zip(group.tolist(), right.tolist()) if found}
+    solved = set(rows.group[rows.rewards == 1].tolist()) & set(group.tolist())
+    assert lucky and solved
+    assert set(rows.group[loose > 1e-6].tolist()) == solved
+    assert set(rows.group[strict > 1e-6].tolist()) == solved - lucky
+
+
+def test_answers_to_a_twin_may_be_few(drawn):
+    policy, rows = drawn
+    asked = {}
+
+    def counted(rewards, group, *, rollouts, ok, twins, mu):
+        asked['answers'] = len(twins[0])
+        return torch.zeros_like(rewards)
+
+    method = timehc(samples=3, gate=counted)
+    method(rows.rewards, rows.group, rollouts=rows, policy=policy)
+    paired = sum(in_another_order(item) is not None for item in rows.items)
+    assert asked['answers'] == 3 * paired and paired > 2
+    assert method.told['paired'] == pytest.approx(paired / 6)
 
 
 def test_it_trains_and_its_counters_are_metrics():
