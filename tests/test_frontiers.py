@@ -571,3 +571,9 @@ def bent(path, gain):
     first = np.insert(path.first, 1, path.first[:1] + rise * gain / rise.mean(), axis=0)
     reach = np.insert(path.reach, 1, path.reach[:1] + 0.3 * fall, axis=0)
     return path._replace(points=(0, 1, 2), first=first, reach=reach)
+
+
+def test_a_study_of_one_method_has_a_verdict_without_pairs():
+    verdict = frontiers.frontier_verdict('entropy_alone')
+    assert verdict.known and not len(verdict.table)
+    assert verdict.sentences == [verdict.headline] and 'one method alone' in verdict.headline

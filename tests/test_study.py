@@ -432,3 +432,10 @@ def test_the_command_knows_every_study():
         [Path(sys.executable).parent / 'rl4llm', 'study', 'nothing'], capture_output=True, text=True
     )
     assert done.returncode != 0 and all(name in done.stdout + done.stderr for name in NAMES)
+
+
+def test_runs_of_a_study_are_of_one_task_though_a_dial_came_later():
+    "Arms shared with an older study tell the task without the dials that it has gained."
+    stored = load_study('random_valuation')
+    assert len({record['task'] for record in stored['runs']}) == 2
+    assert len({run.task for run in study_runs(stored)}) == 1

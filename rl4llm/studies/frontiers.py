@@ -359,7 +359,7 @@ def frontier_differences(paths, gains=None, **how) -> pd.DataFrame:
 
     gains: default `shared_gains` of each pair; of a method that never rises above the base nothing
     can be told. how: as `frontier_interval` takes it. The verdicts are corrected over the whole
-    table (Holm).
+    table (Holm), which is empty where there is one method alone.
     """
     found = by_method(paths)
     methods = list(found)
@@ -374,6 +374,7 @@ def frontier_differences(paths, gains=None, **how) -> pd.DataFrame:
             levels = shared_gains(pair) if gains is None else np.asarray(gains)
             interval = frontier_interval(found[method], levels, found[other], **how)
             rows += _rows(named, pair, levels, interval)
+    if not rows: return pd.DataFrame()
     return _with_least(_judged(rows), found, **how)
 
 
@@ -570,6 +571,7 @@ def _where(reading: dict) -> dict:
 
 def _pairs(reading: dict) -> dict:
     "(method, other) -> its word, and the row of its largest difference."
+    if not reading['differences']: return {}
     table = pd.DataFrame(reading['differences'])
     found = {}
     for pair, rows in table.groupby(['method', 'minus'], sort=False):
@@ -589,7 +591,17 @@ def _largest(rows) -> dict:
 def _verdict_sentences(verdict: FrontierVerdict) -> list[str]:
     "See `FrontierVerdict.sentences`."
     if not verdict.known: return [not_there_yet(verdict.study)]
+    if _is_alone(verdict): return [_alone(verdict)]
     return [_pair_sentence(row) for row in verdict.table.to_dict('records')]
+
+
+def _is_alone(verdict: FrontierVerdict) -> bool:
+    "Whether a study has a single method, so that there are no pairs."
+    return not any(map(_pairs, verdict.readings))
+
+
+def _alone(verdict: FrontierVerdict) -> str:
+    return f"{verdict.study} has one method alone, so there are no two frontiers to compare."
 
 
 def _pair_sentence(row: dict) -> str:
@@ -605,6 +617,7 @@ def _pair_sentence(row: dict) -> str:
 def _verdict_headline(verdict: FrontierVerdict) -> str:
     "See `FrontierVerdict.headline`."
     if not verdict.known: return not_there_yet(verdict.study)
+    if _is_alone(verdict): return _alone(verdict)
     told = [f'{_named(reading)}: {_between(reading)}.' for reading in _of_all_problems(verdict)]
     return ' '.join(['At equal pass@1, over the step sizes of the grid.', *told])
 

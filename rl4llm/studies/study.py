@@ -521,7 +521,8 @@ def _blind_at(name: str, level: str, count: int) -> list | None:
 def _as_run(stored: dict, record: dict, level: str | None, exam: str, chances: dict) -> Run:
     study = stored['study']
     tests = study['path_tests'] if exam == 'path' else study['tests']
-    named = f"{study['task'][0]} {level}" if level else record['task']
+    one_task = stored['runs'][0]['task']            # later dials are told by some runs alone
+    named = f"{study['task'][0]} {level}" if level else one_task
     kept = ('regime', 'model', 'seed', 'seconds', 'fingerprint', 'versions')
     config = {key: record[key] for key in kept}
     config.update(recipe=dict(name=record['arm'], lr=record['lr']), task=named,
