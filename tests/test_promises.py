@@ -487,7 +487,7 @@ BROKEN = {
     'timehc': {
         'another word': made_with(where='x'),
         'fewer samples than one': made_with(samples=0),
-        'a knob that is no number': made_with(alpha='x'),
+        'a knob out of range': made_with(alpha='x'),
     },
     'srpo': {'another word': knobs(among='x'), 'a knob that is no number': knobs(most='x')},
     'calm': {

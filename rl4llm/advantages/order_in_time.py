@@ -114,8 +114,7 @@ class timehc:
     samples: answers to each twin (None: as many as a group has rows). order: makes the twin.
     gate: the function that says which groups heed the order. seed: another number, other twins.
     A problem that `order` knows no twin of is not paid for.
-    Raises ValueError for another word, fewer samples than one, a knob that is negative or no
-    number.
+    Raises ValueError for another word, fewer samples than one, or a knob out of range.
     Source: TimeHC-RL (2025), section 3.2; the advantage form from its reviews.
     """
     def __init__(self, *, alpha: float = 0.4, mu: float = 0.9, where: str = 'advantage',
