@@ -49,7 +49,7 @@ def stage_numbers(number: Int[Tensor, "n t"], levels: int | None = 2) -> Int[Ten
 
 
 def rewards_of_stages(rewards: Float[Tensor, "n"], opened: Float[Tensor, "n k"], *,
-                  levels: int | None = 2) -> Float[Tensor, "n s"]:
+                      levels: int | None = 2) -> Float[Tensor, "n s"]:
     """What each stage earns by itself: what is open behind it, and the last one the reward.
 
     opened: of each step, nan behind a row's last. levels: as for `stage_numbers`.
