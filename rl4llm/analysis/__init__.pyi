@@ -155,6 +155,7 @@ from .plots import plot_by_position as plot_by_position
 from .plots import plot_difference as plot_difference
 from .plots import plot_entropy as plot_entropy
 from .plots import plot_pass_at_k as plot_pass_at_k
+from .plots import plot_tokens as plot_tokens
 from .plots import plot_training as plot_training
 from .plots import png_of as png_of
 from .plots import spread as spread

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['OKABE_ITO', 'METHOD_LOOKS', 'MARKERS', 'UNITS', 'style', 'png_of', 'figure_in_words', 'figure_html', 'method_look',
            'spread', 'label_lines', 'plot_pass_at_k', 'plot_difference', 'plot_training', 'plot_entropy',
-           'plot_by_position']
+           'plot_by_position', 'plot_tokens']
 
 # %% ../../nbs/analysis/03_plots.ipynb #564e2f4c
 import base64, hashlib, html, io
@@ -360,3 +360,36 @@ def plot_by_position(curves: dict, *, ylabel: str = UNITS['entropy'], ax=None):
         ends[name] = (last, values[last])
     ax.set(xlabel='position in the response (tokens)', ylabel=ylabel, ylim=(0, None))
     return label_lines(ax, ends)
+
+# %% ../../nbs/analysis/03_plots.ipynb #e00212d0
+@style(**{'axes.grid': False})
+def plot_tokens(words: list[list[str]], panels: dict, *, rows=None, label: str = 'advantage'):
+    """Responses word by word, each word on a colour: blue above zero, red below.
+
+    words: of each row. panels: title -> a number for each word, rows x positions; one below the
+    other, on one scale. Positions behind the end of a row are not looked at.
+    rows: names of the rows, at the left. label: of the scale. Returns the Figure.
+    """
+    count = max(map(len, words))
+    limit = max(_largest(words, values) for values in panels.values()) or 1.0
+    size = (1.6 + 0.42 * count, 0.7 + len(panels) * (0.35 + 0.32 * len(words)))
+    figure, axes = plt.subplots(len(panels), 1, figsize=size, squeeze=False)
+    for ax, (title, values) in zip(axes[:, 0], panels.items()):
+        shown = np.full((len(words), count), np.nan)
+        for row, said in enumerate(words):
+            shown[row, :len(said)] = values[row][:len(said)]
+            for place, word in enumerate(said):
+                ax.text(place, row, word, ha='center', va='center', fontsize=8.5)
+        image = ax.imshow(shown, cmap='RdBu', vmin=-1.6 * limit, vmax=1.6 * limit, aspect='auto')
+        ax.set(title=title, xticks=[], yticks=range(len(words)))
+        ax.set_yticklabels(rows or [''] * len(words))
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+    bar = figure.colorbar(image, ax=axes[:, 0], label=label, shrink=0.9)
+    bar.ax.set_ylim(-limit, limit)
+    return figure
+
+
+def _largest(words: list[list[str]], values) -> float:
+    "The largest size of a number that belongs to a word."
+    return max(abs(float(v)) for row, said in zip(values, words) for v in row[:len(said)])
