@@ -19,7 +19,7 @@ from torch import Tensor
 
 # %% ../../nbs/rollouts/06_deep_search.ipynb #0a0680e4
 from ..advantages.group_relative import grpo
-from ..core.numerics import keyed_uniform
+from ..core.numerics import fold_whole, keyed_uniform
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import ORIGINS, check_shape, group_mean
 from ..core.sampling import as_prompts
@@ -198,10 +198,16 @@ def deep_strategy(budget: int, *, width: int = 4, depth: int = 64, every: int = 
 
 
 class GrowingForest(Forest):
-    "A `Forest` in which the first child of a node goes on with the noise of its parent."
+    """A `Forest` in which the first child of a node goes on with the noise of its parent.
+
+    That of the others hangs on where they begin, too: a parent and its first child have one key.
+    """
     def key(self, k: int, parent: int) -> int:
-        if parent and not self.trees[k].children(parent): return self._keys[k, parent]
-        return super().key(k, parent)
+        tree = self.trees[k]
+        number = len(tree.children(parent))
+        if not parent: return super().key(k, parent)
+        own = self._keys[k, parent]
+        return fold_whole(own, len(tree.from_root(parent)), number) if number else own
 
 
 def pruned(tree: Tree, leaves: list) -> Tree:
