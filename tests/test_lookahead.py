@@ -21,7 +21,7 @@ from rl4llm.rollouts.lookahead import (
 )
 from rl4llm.tasks import task
 
-SHORT = dict(age=1, longest=9)
+SHORT = dict(age=3, looks=(1, 2), longest=9)
 END = 5  # of the table's six tokens, the one that ends a response
 
 
@@ -230,16 +230,27 @@ def test_placebos_throw_coins(policy, items):
     chance = torch.tensor([[0.1, 0.3, 0.5, 0.7]])
     got = random_rivals(probs, chance, rate=0.4, tau_abs=1, tau_rel=0)
     assert got[0, :, 0].tolist() == [True, True, False, False] and not got[0, :, 1].any()
-    assert random_cut([1], [2], 0.1, rate=0.4) and not random_cut([1], [1], 0.4, rate=0.4)
+    rates = {1: 0.4}
+    assert random_cut([1], [2], 0.1, rates=rates) and not random_cut([1], [1], 0.4, rates=rates)
+    assert not random_cut([1, 2], [1, 2], 0.1, rates=rates)  # no rate at this age
     never = lookahead_rollouts(**SHORT, branching=use(random_rivals, rate=0.0).make())
     never(policy, items, 4, seed=0)
-    always = lookahead_rollouts(**SHORT, pruning=use(random_cut, rate=1.1).make())
+    always = lookahead_rollouts(**SHORT, pruning=use(random_cut, rates={3: 1.1, 6: 1.1}).make())
     always(policy, items, 4, seed=0)
     assert never.counts['born'] == 0 < always.counts['looked'] == always.counts['pruned']
     seeds = [lookahead_rollouts(**SHORT, branching=random_rivals) for _ in range(2)]
     for seed, sampler in enumerate(seeds):
         sampler(policy, items, 8, seed=seed)
     assert seeds[0].counts != seeds[1].counts
+
+
+def test_every_look_can_drop_a_branch(policy):
+    "A window begins with the token in which both differ: it has to be long enough for the rule."
+    sampler = lookahead_rollouts(**SHORT)
+    sampler(policy, task('countdown').sample(96, seed=6), 8, seed=0)
+    for age in (3, 6):
+        looked, pruned = sampler.counts[f'looked_{age}'], sampler.counts[f'pruned_{age}']
+        assert 0 < pruned < looked / 2
 
 
 # rows
@@ -310,10 +321,14 @@ def test_the_share_falls_and_goes_through_a_checkpoint():
     for _ in range(12):
         shares.append(sampler.share())
         sampler.update(None)
-    assert shares[0] == 1 and shares[5] == 0.625 and shares[10] == shares[11] == 0.25
+    assert shares[0] == 1 and shares[5] == 0.625 and 0.25 < shares[9] < 0.4
+    assert shares[10] == shares[11] == 0, 'behind the horizon all rows are plain'
     twin = lookahead_rollouts(start=1.0, end=0.25, horizon=10, shape='linear')
     twin.load_state_dict(sampler.state_dict())
     assert twin.steps == 12 and twin.share() == sampler.share()
+    constant = lookahead_rollouts(start=0.5, end=0.5, horizon=10)
+    constant.load_state_dict(sampler.state_dict())
+    assert constant.share() == 0.5, 'a constant share stays'
 
 
 def test_a_run_that_was_stopped_goes_on_exactly(policy, tmp_path):
@@ -349,6 +364,8 @@ WRONG = [
     (dict(tau_ed=-1.0), 'tau_ed'),
     (dict(elsewhere='never'), "choose 'argmax' or 'draw'"),
     (dict(looks=()), 'looks'),
+    (dict(pruning=None), 'pruning is None, wanted a function'),
+    (dict(branching='near'), 'branching is .near., wanted a function'),
     (dict(looks=5), 'looks is 5, wanted whole numbers in a list'),
 ]
 

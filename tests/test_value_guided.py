@@ -213,10 +213,10 @@ def test_behind_an_end_there_is_no_doubt(policy, items):
 def test_a_budget_that_is_reached_ends_the_growth(policy, items):
     how = dict(beam=2, width=2, ends=())
     one = forest_of(policy, items)
-    assert grow_guided(one, nothing, budget=1, **how) == 0
+    assert grow_guided(one, nothing, budget=1, **how) == [len(one.trees[0])]
     spent = tokens_drawn(one.trees[0])
     again = forest_of(policy, items)
-    assert grow_guided(again, nothing, budget=spent, **how) == 0
+    assert grow_guided(again, nothing, budget=spent, **how) == [5], 'no descent'
     assert tokens_drawn(again.trees[0]) == spent and len(again.trees[0]) == 5
     more = forest_of(policy, items)
     grow_guided(more, nothing, budget=spent + 1, **how)
@@ -238,6 +238,36 @@ def test_missing_ends_come_from_the_best_leaves_and_then_from_the_root(policy, i
     lone = forest_of(policy, items)
     finish_guided(lone, nothing, 1)
     assert len(lone.trees[0]) == 2
+
+
+def test_rows_that_are_finished_have_steps_as_others_have(policy, items):
+    forest = forest_of(policy, items)
+    semicolon = policy.tokenizer.convert_tokens_to_ids([';'])
+    expand_nodes(forest, [(0, 0)], width=1, most=12, ends=semicolon)
+    finish_guided(forest, nothing, 2, most=12, ends=semicolon)
+    tree = forest.trees[0]
+    ended = [i for i in tree.leaves if tree[i].ended]
+    assert len(ended) == 2
+    for leaf in ended:
+        inner = [i for i in tree.path(leaf) if i and i != leaf]
+        assert len(inner) == 2 and all(tree[i].tokens[-1] in semicolon for i in inner)
+    plain = policy.sample(items[:1], 1, seed=0)
+    assert tree.from_root(ended[0]) == plain.tokens[0, plain.mask[0]].tolist(), 'the same draws'
+
+
+def test_copies_are_held_and_kept_once():
+    tree = Tree()
+    for tokens, value in (([1], 0.9), ([1], 0.8), ([2], 0.1)):
+        count_child(tree, tree.add(0, tokens=tokens), value)
+    assert held_by_beam(tree, beam=2) == [1, 2]
+    assert held_by_beam(tree, beam=2, copies=False) == [1, 3]
+    longer = tree.add(2, tokens=[7], ended=True)
+    other = tree.add(1, tokens=[7], ended=True)
+    count_child(tree, longer, 0.2)
+    count_child(tree, other, 0.7)
+    assert best_ends(tree, 2, copies=False) == [longer, other], 'a copy only where none is left'
+    assert best_ends(tree, 2) == [other, longer]
+    assert allowed_leaves(tree, copies=False) == []
 
 
 def test_what_was_done_is_counted(policy, items, monkeypatch):

@@ -186,6 +186,7 @@ from .value_guided import guided_rows as guided_rows
 from .value_guided import held_by_beam as held_by_beam
 from .value_guided import in_order as in_order
 from .value_guided import learned_value as learned_value
+from .value_guided import originals as originals
 from .value_guided import priorities as priorities
 from .value_guided import random_value as random_value
 from .value_guided import rows_to_places as rows_to_places

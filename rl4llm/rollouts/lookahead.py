@@ -29,8 +29,8 @@ from ..rewards.algebra import schedule_at
 from .tree import beginnings, continue_rows
 
 # %% ../../nbs/rollouts/05_lookahead.ipynb #68eb81cd
-_RIVAL_RATE = 0.22                   # how often the tiny base has a near tie, and how often a
-_COPY_RATE = 0.05                    # branch that is looked at is a near copy; see below
+_RIVAL_RATE = 0.23                   # how often the tiny base has a near tie, and how often a
+_COPY_RATES = {3: 0.14, 6: 0.14}     # branch is a near copy that is so many tokens old; see below
 
 
 def near_ties(probs: Float[Tensor, "b k m"], chance: Float[Tensor, "b k"], *, tau_abs: float,
@@ -66,10 +66,14 @@ def near_copy(own: list, other: list, chance: float, *, tau_ed: float) -> bool:
     return edit_distance(own, other) / len(own) < tau_ed
 
 
-def random_cut(own: list, other: list, chance: float, *, rate: float = _COPY_RATE,
+def random_cut(own: list, other: list, chance: float, *, rates: dict | None = None,
                **thresholds) -> bool:
-    "Placebo of `near_copy`: true with the probability `rate`, whatever the rows say."
-    return chance < rate
+    """Placebo of `near_copy`: true by chance, whatever the rows say.
+
+    rates: the probability by the age of a branch (None: that of the tiny base), 0 at other ages.
+    """
+    rates = _COPY_RATES if rates is None else rates
+    return chance < rates.get(len(own), 0.0)
 
 # %% ../../nbs/rollouts/05_lookahead.ipynb #cf9889f9
 @dataclass(kw_only=True)
@@ -134,7 +138,8 @@ def _say(places: Places, logits: Float[Tensor, "n v"], t: int, noise: tuple, end
     "Let all places say token number `t`, and rows branch; from which place each goes on."
     b, k = places.alive.shape
     u, chance = noise
-    probs, ids = [x.view(b, k, -1) for x in logits.float().softmax(-1).topk(rules.top)]
+    most = min(rules.top, logits.shape[-1])
+    probs, ids = [x.view(b, k, -1) for x in logits.float().softmax(-1).topk(most)]
     live = places.alive & ~places.ended
     rivals = rules.branching(probs, chance, tau_abs=rules.tau_abs, tau_rel=rules.tau_rel)
     wanted = rivals & live[..., None]
@@ -187,7 +192,10 @@ def _prune(places: Places, t: int, chance: Float[Tensor, "b k"], end: int, *,
         other = places.tokens[at, places.parent[at, row], last].tolist()
         if end in own + other: continue
         dropped[at, row] = rules.pruning(own, other, float(chance[at, row]), tau_ed=rules.tau_ed)
-        counts.update(looked=1, pruned=int(dropped[at, row]))
+        due_at = int(age[at, row])
+        counts.update({'looked': 1, f'looked_{due_at}': 1})
+        if dropped[at, row]:
+            counts.update({'pruned': 1, f'pruned_{due_at}': 1})
     above = places.parent.clamp(min=0)
     for _ in range(dropped.shape[1]):                    # a chain of branches is no longer
         dropped |= dropped.gather(1, above) & (places.parent >= 0)
@@ -315,14 +323,16 @@ class lookahead_rollouts:
     """Rows from a lookahead tree, finished by draws, beside rows as `sample` draws them.
 
     start, end, horizon, shape: the share of tree rows goes from `start` to `end` over so many
-    steps, see `schedule_at`; with 0 and 0 it is `sample`.
+    steps, see `schedule_at`, and is 0 from then on; a constant one stays. With 0 and 0 it is
+    `sample`.
     longest: most tokens of a tree (None: half of what a response may have).
     age, looks: a branch is looked at when it is `looks` times `age` tokens old.
     top, tau_abs, tau_rel: where a row branches, see `near_ties`. tau_ed: see `near_copy`.
     elsewhere: tokens at which a tree does not branch are the 'argmax', or a 'draw'.
     branching, pruning: the two rules, called as `near_ties` and `near_copy` are.
     Raises ValueError for a share outside [0, 1], another word, a horizon below 1, an age below 1,
-    no looks, as `schedule_at`, as `sample`, or for a model outside the Llama family.
+    no looks, a rule that is no function, as `schedule_at`, as `sample`, or for a model outside
+    the Llama family.
     Source: LATR (2025), code.
     """
     def __init__(self, *, start: float = 1.0, end: float = 1 / 32, horizon: int = 200,
@@ -333,6 +343,7 @@ class lookahead_rollouts:
         _check_schedule(start, end, horizon)
         _check_tree(age=age, looks=looks, longest=longest, elsewhere=elsewhere, top=top,
                     tau_abs=tau_abs, tau_rel=tau_rel, tau_ed=tau_ed)
+        _check_rules(branching=branching, pruning=pruning)
         self.ends = (start, end)
         self.horizon = horizon
         self.shape = shape
@@ -348,6 +359,7 @@ class lookahead_rollouts:
     def share(self) -> float:
         "The share of the rows that comes from the tree in this step."
         if self.ends[0] == self.ends[1]: return self.ends[0]
+        if self.steps >= self.horizon: return 0.0
         return schedule_at(self.steps / self.horizon, *self.ends, shape=self.shape)
 
     def __call__(self, policy, items, group: int = 1, *, seed: int,
@@ -408,6 +420,14 @@ def _check_tree(*, age, looks, longest, elsewhere: str, top, **thresholds) -> No
         raise ValueError(f"elsewhere {elsewhere!r} is unknown; choose 'argmax' or 'draw'.")
 
 
+def _check_rules(**rules) -> None:
+    "Raises ValueError unless the two rules are functions."
+    for name, rule in rules.items():
+        if not callable(rule):
+            raise ValueError(f"lookahead_rollouts: {name} is {rule!r:.60}, wanted a function such "
+                             "as near_ties or near_copy.")
+
+
 _DRAW = 153_001                      # salts of the noise in a tree
 _BRANCH = 153_002
 _PRUNE = 153_003
@@ -454,11 +474,13 @@ def _as_rollouts(policy, items, asked: tuple, rows: dict, **fields):
                          texts=policy.decode(tokens, real), **fields)
 
 # %% ../../nbs/rollouts/05_lookahead.ipynb #a27fe4ca
-add_recipe('latr', 'grpo', paper=153, sampler=use(lookahead_rollouts, age=1, longest=9),
+add_recipe('latr', 'grpo', paper=153, sampler=use(lookahead_rollouts, age=3, looks=(1, 2), longest=9),
            summary='rows from a tree that branches at near ties and drops near copies')
 add_recipe('latr_draw', 'latr', paper=153, summary='tokens between two branches are drawn',
-           sampler=use(lookahead_rollouts, age=1, longest=9, elsewhere='draw'))
+           sampler=use(lookahead_rollouts, age=3, looks=(1, 2), longest=9,
+                       elsewhere='draw'))
 add_recipe('latr_random_branching', 'latr', paper=153, summary='placebo: branches anywhere',
-           sampler=use(lookahead_rollouts, age=1, longest=9, branching=random_rivals))
+           sampler=use(lookahead_rollouts, age=3, looks=(1, 2), longest=9,
+                       branching=random_rivals))
 add_recipe('latr_random_pruning', 'latr', paper=153, summary='placebo: any branch is dropped',
-           sampler=use(lookahead_rollouts, age=1, longest=9, pruning=random_cut));
+           sampler=use(lookahead_rollouts, age=3, looks=(1, 2), longest=9, pruning=random_cut));
