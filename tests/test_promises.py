@@ -205,6 +205,7 @@ BROKEN = {
         'a horizon below 1': made_with(horizon=0),
         'a share outside [0, 1]': made_with(end=1.5),
         'a change that is no function': made_with(change=None),
+        'a copy with another key': made_and_sampled(change=lambda item, seed: 'another problem'),
         'as `sample`': sampled([]),
     },
     'archived_rows': {
