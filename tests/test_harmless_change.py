@@ -233,8 +233,15 @@ def test_one_of_two_rows_is_changed_and_the_only_one_is_not(policy):
     assert changed_sample()(policy, items, seed=1).prompt.tolist() == [0, 1]
 
 
+class Worded(Item):
+    "Problems that all count as one, whatever their words."
+
+    key = 'one'
+
+
 def test_a_copy_of_another_length_is_read_whole(policy):
-    short, other = EASY.sample(2, seed=0)
+    one, other = EASY.sample(2, seed=0)
+    short = Worded(one.task, one.data)
     longer = dataclasses.replace(short, data=((*short.data[0], 7, 8), *short.data[1:]))
     for items, change in (
         ([short, other], lambda item, seed: longer if item == short else item),
@@ -248,6 +255,46 @@ def test_a_copy_of_another_length_is_read_whole(policy):
         assert changed_rows(drawn).tolist() == [False] * 2 + [True] * 2 + [False] * 4
         logp, _ = policy.logprobs(drawn)
         assert (logp - drawn.logp_behave)[drawn.mask].abs().max() < 1e-4
+
+
+@pytest.mark.parametrize('given', [EASY.sample(1, seed=9)[0], '<countdown> 1 2 3 -> 6 :', None])
+def test_another_problem_is_no_copy(policy, given):
+    items = EASY.sample(2, seed=0)
+    sampler = changed_sample(change=lambda item, seed: given if item == items[1] else item)
+    with pytest.raises(ValueError, match='wanted the same problem in other words'):
+        sampler(policy, items, 4, seed=1)
+
+
+def test_another_wording_of_a_text_is_taken_as_it_is(policy):
+    asked = EASY.sample(1, seed=0)[0].prompt('compact')
+    turned = changed_sample(change=lambda text, seed: text.replace('<countdown>', '<countdown> 9'))
+    assert changed_rows(turned(policy, [asked], 4, seed=1)).tolist() == [False] * 2 + [True] * 2
+
+
+def test_the_task_writes_ascending_numbers_only():
+    items = [
+        x for level in ('easy', 'standard') for x in task('countdown', level).sample(40, seed=7)
+    ]
+    assert all(list(x.data[0]) == sorted(x.data[0]) for x in items)
+    unlike = [x for x in items if len(set(x.data[0])) > 1]
+    assert all(list(reordered(x, seed=1).data[0]) != sorted(x.data[0]) for x in unlike)
+
+
+def test_a_group_without_its_plain_rows_has_no_changed_ones(policy, rows):
+    "Only the copy is left of the first group, and nothing tells it from a problem."
+    left = rows_of(rows, (rows.group != 0) | changed_rows(rows))
+    assert changed_rows(left).tolist() == [False] * 4 + changed_rows(rows)[8:].tolist()
+
+
+def test_the_entropy_bonus_alone(policy, rows):
+    given = dict(rollouts=rows, policy=policy, old_entropy=policy.logprobs(rows)[1].detach())
+    plain = grpo(rows.rewards, rows.group)[:, None]
+    both, entropy, uncertain = (
+        uncertainty_bonus(rows.rewards, rows.group, **given, **knobs) - plain
+        for knobs in ({}, dict(alpha=0.0), dict(alpha_entropy=0.0))
+    )
+    assert both.allclose(entropy + uncertain, atol=1e-6)
+    assert entropy[rows.mask].sum() > uncertain[rows.mask].sum() > 0
 
 
 def test_without_changed_rows_it_is_its_parent(policy):
@@ -308,6 +355,11 @@ def test_bad_input_is_answered_in_one_sentence(policy, rows):
         changed_sample(horizon=0)
     with pytest.raises(ValueError, match='change is None, wanted a function'):
         changed_sample(change=None)
+    one = torch.ones(1, 2)
+    with pytest.raises(ValueError, match='signal of -1, wanted numbers of at least 0'):
+        capped_bonus(-one, one, alpha=1.0, beta=2.0)
+    rounded = capped_bonus(-1e-5 * one, one, alpha=1.0, beta=2.0)
+    assert rounded.abs().max() < 1e-4
     with pytest.raises(ValueError, match='the numbers of other prompts'):
         prompt_divergence(policy, rows, rows.prompt[:3])
     with pytest.raises(ValueError, match='the advantages'):

@@ -205,6 +205,7 @@ BROKEN = {
         'a horizon below 1': made_with(horizon=0),
         'a share outside [0, 1]': made_with(end=1.5),
         'a change that is no function': made_with(change=None),
+        'a copy with another key': made_and_sampled(change=lambda item, seed: 'another problem'),
         'as `sample`': sampled([]),
     },
     'archived_rows': {
@@ -498,7 +499,10 @@ BROKEN = {
     'oni': {'another word': made_with(labeller='x'), 'a number out of range': made_with(budget=-1)},
     'rank_shaping': {'an unknown `spread`': made_with(spread='x')},
     'curiosity': {'as `Hindsight` does': made_with(codes=0)},
-    'rdd': {'as `Familiarity` does': made_with(passes=0)},
+    'rdd': {
+        'an `every` below 1': made_with(every=0),
+        'as `Familiarity` does': made_with(passes=0),
+    },
     'reference_value': {'another `value`': made_with(value='x')},
     'reinforce': {'a baseline that is no number': knobs(baseline='batch')},
     'uncertainty_bonus': {'as `capped_bonus`': knobs(beta=0.0)},

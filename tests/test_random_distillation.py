@@ -164,6 +164,47 @@ def test_familiarity_goes_on_bit_for_bit():
     assert straight.state_dict().keys() == resumed.state_dict().keys()
 
 
+def test_the_state_of_one_that_saw_nothing_forgets_all():
+    states = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    used, fresh = Familiarity(passes=3), Familiarity(passes=3)
+    used.visit(states)
+    used.load_state_dict(fresh.state_dict())
+    assert used.batches == 0 and not used.visits and used.module is None
+    for known in (used, fresh):
+        known.visit(states[:4] + 3)
+    assert torch.equal(used.bonus(states), fresh.bonus(states)) and used.losses == fresh.losses
+    assert len(used.visits['states']) == 4
+
+
+def test_the_state_of_one_that_only_looked_keeps_its_networks():
+    states = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    used, looked = Familiarity(passes=3), Familiarity(passes=3)
+    used.visit(states)
+    looked.bonus(states + 5)
+    used.load_state_dict(looked.state_dict())
+    assert not used.visits and used.bonus(states).tolist() == [1.0] * 6
+    assert torch.equal(used.scaled(states), looked.scaled(states))
+
+
+def test_a_first_call_without_states_makes_no_networks():
+    known = Familiarity(passes=1)
+    assert known.bonus(torch.zeros(0, 4)).shape == (0,) and known.module is None
+    known.visit(torch.randn(5, 4, generator=torch.Generator().manual_seed(0)))
+    assert all(math.isfinite(loss) for loss in known.losses)
+
+
+def test_the_placebo_loses_a_mean_more():
+    "Dealt among the rows and centred again: 1 - 1/G of the mean square is left."
+    g = torch.Generator().manual_seed(0)
+    for size in (2, 4):
+        group = torch.arange(4000 // size).repeat_interleave(size)
+        given = dict(rewards=torch.zeros(4000), group=group, rollouts=None)
+        own = group_bonus(bonus=torch.rand(4000, generator=g), **given)
+        dealt = group_bonus(bonus=own[torch.randperm(4000, generator=g)], **given)
+        kept = dealt.square().mean() / own.square().mean()
+        assert float(kept) == pytest.approx(1 - 1 / size, rel=0.1)
+
+
 def test_states_of_steps_by_hand():
     hidden = torch.arange(12.0).view(2, 6, 1)
     mask = torch.tensor([[True] * 5 + [False], [False, True, True, False, False, False]])
@@ -218,6 +259,24 @@ def test_the_first_policy_reads_all_rows(policy, rows):
         p.data *= 1.1
     assert torch.equal(made(rows.rewards, rows.group, rollouts=rows, policy=moved), before)
     assert not any(torch.equal(x, y) for x, y in [(weights(moved), weights(made.reader))])
+
+
+def test_the_state_of_before_the_first_call_makes_all_new(policy, rows):
+    used, fresh = rdd(passes=2), rdd(passes=2)
+    used(rows.rewards, rows.group, rollouts=rows, policy=policy)
+    used.update(rows)
+    used.load_state_dict(fresh.state_dict())
+    assert used.reader is None and used.seen is None
+    used.update(rows)  # nothing was seen since
+    assert used.known.batches == 0
+    moved = policy.clone()
+    for p in moved.model.parameters():
+        p.data *= 1.1
+    for made in (used, fresh):
+        made(rows.rewards, rows.group, rollouts=rows, policy=moved)
+        made.update(rows)
+    again = [made(rows.rewards, rows.group, rollouts=rows, policy=moved) for made in (used, fresh)]
+    assert torch.equal(*again)
 
 
 def test_another_order_of_rows_pays_the_same(policy, rows):
@@ -293,6 +352,9 @@ def test_the_idea_acts_and_goes_on_bit_for_bit(policy, tmp_path, end_of_grpo):
         (Familiarity, dict(memory=0), 'memory is 0, wanted a whole number of at least 1'),
         (rdd, dict(beta=math.inf), 'rdd: beta is inf, wanted a finite number'),
         (rdd, dict(passes=0), 'passes is 0'),
+        (rdd, dict(every=0), 'rdd: every is 0, wanted a whole number of at least 1'),
+        (rdd, dict(lr=-1.0), 'lr is -1.0, wanted a finite number of at least 0'),
+        (Familiarity, dict(lr=math.nan), 'lr is nan, wanted a finite number of at least 0'),
     ],
 )
 def test_bad_settings_are_answered_in_one_sentence(made, knobs, said):

@@ -55,7 +55,7 @@ class changed_sample:
     change: the function `change(item, seed=...)` that gives the copy; where it gives the item
     itself, no row is changed.
     Raises ValueError for a horizon below 1, a share outside [0, 1], a change that is no function,
-    or as `sample`.
+    a copy with another key, or as `sample`.
     Source: VOGUE (2025); the shares are ours.
     """
     def __init__(self, *, start: float = 0.5, end: float = 0.0, horizon: int = 100,
@@ -85,6 +85,7 @@ class changed_sample:
         count = self.rows_changed(group, seed=seed)
         other = int(fold(seed, _CHANGE))
         twins = [self.change(item, seed=int(fold(other, k))) for k, item in enumerate(items)]
+        _check_copies(items, twins)
         if count < 1 or twins == items:
             return sample(policy, items, group, seed=seed, **how)
         plain = sample(policy, items, group - count, seed=seed, **how)
@@ -98,6 +99,15 @@ class changed_sample:
     def state_dict(self) -> dict: return dict(steps=self.steps)
 
     def load_state_dict(self, state: dict) -> None: self.steps = state['steps']
+
+
+def _check_copies(items, twins) -> None:
+    "Raises ValueError for a copy that is another problem. (Of two texts nothing is known.)"
+    for item, twin in zip(items, twins):
+        if twin == item: continue
+        if getattr(twin, 'key', None) == getattr(item, 'key', None): continue
+        raise ValueError(f"changed_sample: change gave {twin!r:.60} for {item!r:.60}, wanted the "
+                         "same problem in other words, which has the same key.")
 
 
 def _side_by_side(plain, changed, pad: int):
@@ -131,12 +141,18 @@ def symmetric_kl(logits: Float[Tensor, "... v"],
 
 # %% ../../nbs/advantages/20_harmless_change.ipynb #67bc1be9
 def plain_prompts(rollouts) -> Int[Tensor, "n"]:
-    "For each row the number of its group's first prompt: the problem as it was put."
+    """For each row the number of its group's first prompt: the problem as it was put.
+
+    Groups without a row to the problem as it was put have the first copy instead.
+    """
     return -group_max(-rollouts.prompt.double(), rollouts.group).long()
 
 
 def changed_rows(rollouts) -> Bool[Tensor, "n"]:
-    "Rows whose prompt reads differently from the first prompt of their group."
+    """Rows whose prompt reads differently from the first prompt of their group.
+
+    None in a group that has lost all rows to the problem as it was put.
+    """
     words = rollouts.prompt_ids.masked_fill(~rollouts.prompt_mask, -1)
     return (words[rollouts.prompt] != words[plain_prompts(rollouts)]).any(1)
 
@@ -181,13 +197,17 @@ def capped_bonus(signal: Float[Tensor, "n t"], adv: Float[Tensor, "n t"], *, alp
                  beta: float) -> Float[Tensor, "n t"]:
     """`alpha` times the signal, at most the size of the advantage over `beta`.
 
-    Raises ValueError for two shapes, an alpha below 0, or a beta that is not above 0.
+    Raises ValueError for two shapes, an alpha below 0, a beta that is not above 0, or a signal
+    below 0 by more than rounding.
     """
     check_real('capped_bonus', least=0, alpha=alpha, beta=beta)
     if not beta > 0:
         raise ValueError(f"capped_bonus has beta={beta:g}, wanted more than 0: the advantage is "
                          "divided by it.")
     check_shape(signal, adv.shape, 'the signal')
+    if (signal < -0.01).any():
+        raise ValueError(f"capped_bonus has a signal of {float(signal.min()):g}, wanted numbers of "
+                         "at least 0: there is no cap from below.")
     return torch.minimum(alpha * signal, adv.abs() / beta)
 
 # %% ../../nbs/advantages/20_harmless_change.ipynb #fd49d280

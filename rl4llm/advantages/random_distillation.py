@@ -101,12 +101,12 @@ class Familiarity(Learned):
     spread: standard deviation of the draws; 0 makes it RND. width, outputs: of the networks.
     lr, passes: size and number of the predictor's steps for each batch of visits.
     memory: how many visits it learns from, the newest ones.
-    Raises ValueError for a count below 1 or a negative spread.
+    Raises ValueError for a count below 1, or a spread or lr that is negative or not finite.
     """
     def __init__(self, *, spread: float = 1.0, width: int = 64, outputs: int = 64,
                  lr: float = 3e-3, passes: int = 16, memory: int = 4096):
         check_whole('Familiarity', width=width, outputs=outputs, passes=passes, memory=memory)
-        check_real('Familiarity', least=0, spread=spread)
+        check_real('Familiarity', least=0, spread=spread, lr=lr)
         super().__init__(lr=lr)
         self.spread = spread
         self.shape = dict(width=width, outputs=outputs)
@@ -141,6 +141,7 @@ class Familiarity(Learned):
     @torch.no_grad()
     def bonus(self, states: Float[Tensor, "m d"]) -> Float[Tensor, "m"]:
         "What each state is worth: 1 if nothing like it was visited, less the more was."
+        if not len(states): return states.new_ones(0)
         x = self.scaled(states)
         if not self.batches:                # before the first visit, without rounding
             return x.new_ones(len(x))
@@ -184,12 +185,14 @@ class Familiarity(Learned):
         return {**super().state_dict(), **visits, 'batches': self.batches}
 
     def load_state_dict(self, state: dict) -> None:
-        rest = dict(state)
-        self.batches = rest.pop('batches', self.batches)
-        kept = {name: x for name, x in rest.items() if name.startswith('visits/')}
-        if kept:
+        kept = {name: x for name, x in state.items() if name.startswith('visits/')}
+        rest = {name: x for name, x in state.items() if name not in kept}
+        if 'batches' in rest:               # else these are weights for networks just made
+            self.batches = rest.pop('batches')
             self.visits = {name.removeprefix('visits/'): x for name, x in kept.items()}
-        super().load_state_dict({name: x for name, x in rest.items() if name not in kept})
+            if not rest:                    # nothing was looked at yet
+                self.module = self.optimiser = None
+        super().load_state_dict(rest)
 
 # %% ../../nbs/advantages/21_random_distillation.ipynb #0d2ca5b4
 def step_states(hidden: Float[Tensor, "n t d"], mask: Bool[Tensor, "n t"],
@@ -229,13 +232,16 @@ class rdd:
     separators, every: steps end at these texts, or after so many tokens; with separators=() a
     response is one step.
     bonus: the function that gives each row its share.
-    Raises ValueError on wrong shapes, infinite rewards, or as `Familiarity` does.
+    Raises ValueError on wrong shapes, infinite rewards, an `every` below 1, or as `Familiarity`
+    does.
     Source: RDD (2025), for agents; on text it is ours.
     """
     def __init__(self, *, beta: float = 1.0, spread: float = 1.0, lr: float = 3e-3,
                  passes: int = 16, memory: int = 4096, separators=(';',),
                  every: int | None = None, bonus=group_bonus):
         check_real('rdd', beta=beta)
+        if every is not None:
+            check_whole('rdd', every=every)
         self.beta = beta
         self.separators = separators
         self.every = every
@@ -266,7 +272,7 @@ class rdd:
     def states_of(self, rollouts, policy) -> tuple[Float[Tensor, "m d"], Int[Tensor, "m"]]:
         "`step_states` as the policy of the first call reads them."
         self.grow(policy)
-        if self.every:
+        if self.every is not None:
             ends = every_ends(rollouts.mask, self.every)
         else:
             separators = separator_ids(policy.tokenizer, self.separators)
@@ -295,6 +301,9 @@ class rdd:
     def load_state_dict(self, state: dict) -> None:
         kept = {name: x for name, x in state.items() if name.startswith('reader/')}
         self.kept = {name.removeprefix('reader/'): x for name, x in kept.items()}
+        self.seen = None
+        if state and not kept:              # nothing was read yet
+            self.reader = None
         if self.reader is not None and self.kept:
             unpack(self.kept, self.reader.model)
         self.known.load_state_dict({k: x for k, x in state.items() if k not in kept})
