@@ -474,13 +474,13 @@ def _as_rollouts(policy, items, asked: tuple, rows: dict, **fields):
                          texts=policy.decode(tokens, real), **fields)
 
 # %% ../../nbs/rollouts/05_lookahead.ipynb #a27fe4ca
-add_recipe('latr', 'grpo', paper=153, sampler=use(lookahead_rollouts, age=3, looks=(1, 2), longest=9),
+_FOR_SHORT = use(lookahead_rollouts, age=3, looks=(1, 2), longest=9)
+
+add_recipe('latr', 'grpo', paper=153, sampler=_FOR_SHORT,
            summary='rows from a tree that branches at near ties and drops near copies')
 add_recipe('latr_draw', 'latr', paper=153, summary='tokens between two branches are drawn',
-           sampler=use(lookahead_rollouts, age=3, looks=(1, 2), longest=9,
-                       elsewhere='draw'))
+           sampler=use(_FOR_SHORT, elsewhere='draw'))
 add_recipe('latr_random_branching', 'latr', paper=153, summary='placebo: branches anywhere',
-           sampler=use(lookahead_rollouts, age=3, looks=(1, 2), longest=9,
-                       branching=random_rivals))
+           sampler=use(_FOR_SHORT, branching=random_rivals))
 add_recipe('latr_random_pruning', 'latr', paper=153, summary='placebo: any branch is dropped',
-           sampler=use(lookahead_rollouts, age=3, looks=(1, 2), longest=9, pruning=random_cut));
+           sampler=use(_FOR_SHORT, pruning=random_cut));

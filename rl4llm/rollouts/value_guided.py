@@ -172,7 +172,7 @@ def tokens_drawn(tree: Tree) -> int:
 
 def grow_guided(forest: Forest, evaluate, *, beam: int, width: int, budget: int,
                 explore: float = 1.0, every: int = 12, ends=(), copies: bool = True) -> list:
-    """Let trees grow: as a beam, then one child at a time; how large each beam was is returned.
+    """Let trees grow: as a beam, then one child at a time. Returns the sizes of the beams.
 
     evaluate: a function of forest and places that gives a number for each, as `priorities`.
     beam, width: nodes that are held, and children of each; the root has beam x width.
