@@ -43,7 +43,8 @@ def longer(prompts, completions, *, lam: float = 20.0, most: float = math.inf,
     """
     check_real('longer', least=0, lam=lam)
     if not is_real(most, 0) and most != math.inf:
-        raise ValueError(f"longer: most is {most!r:.60}, wanted a number from 0 on (inf: no bound).")
+        raise ValueError(f"longer: most is {most!r:.60}, wanted a number from 0 on, or inf for no "
+                         "bound.")
     texts = [text_of(completion) for completion in completions]
     tokens = lengths_of(texts, completion_ids)
     paid = []

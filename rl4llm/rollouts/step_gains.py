@@ -122,8 +122,8 @@ def _check_scale(rewards: Float[Tensor, "n"]) -> None:
     off = ((rewards < -1e-6) | (rewards > 1 + 1e-6)).nonzero()
     if not len(off): return
     row = int(off[0])
-    raise ValueError(f"the gain of a step: row {row} has the reward {float(rewards[row]):g}, wanted "
-                     "0 to 1, the scale of the verdicts it is compared with (nan: unscored).")
+    raise ValueError(f"the gain of a step: row {row} has the reward {float(rewards[row]):g}, "
+                     "wanted 0 to 1, the scale of the verdicts it is compared with (nan: unscored).")
 
 
 def _longer(place: tuple) -> tuple:
