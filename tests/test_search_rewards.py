@@ -40,9 +40,12 @@ def response(answer, words=40, first=''):
         ('a <answer> b \\boxed{c}', 'a '),
         ('a b', 'a b'),
         ('', ''),
+        ('I put it in \\boxed{}. a b \\boxed{c}', 'I put it in \\boxed{}. a b '),
+        ('\\boxed{a} b \\boxed{c} <answer> d', '\\boxed{a} b '),
+        ('<answer> a </answer> b <answer> c', ''),
     ],
 )
-def test_reasoning_ends_where_the_first_answer_begins(text, before):
+def test_reasoning_ends_where_the_answer_begins(text, before):
     assert reasoning_of(text) == before
 
 
@@ -78,8 +81,21 @@ def test_tokens_before_the_answer_are_a_share_of_all():
         longer(['?'], [text], completion_ids=[])
 
 
+def test_a_box_that_is_only_spoken_of_does_not_end_the_reasoning():
+    text = 'It goes into \\boxed{}. ' + 'x ' * 96 + '\\boxed{3}'
+    assert longer(['?'], [text]) == [-20 / 100]
+
+
 @pytest.mark.parametrize(
-    'bad', [dict(lam=-1.0), dict(lam=math.nan), dict(most=-1), dict(most=math.nan)]
+    'bad',
+    [
+        dict(lam=-1.0),
+        dict(lam=math.nan),
+        dict(most=-1),
+        dict(most=math.nan),
+        dict(most=None),
+        dict(most='1'),
+    ],
 )
 def test_bad_numbers_of_the_fine(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
@@ -89,6 +105,23 @@ def test_bad_numbers_of_the_fine(bad):
 def test_signs_are_counted_in_the_reasoning_alone_and_in_any_case():
     text = 'Wait, WAIT. Let me check. \\boxed{wait}'
     assert signs_of_search(text) == [2, 1, 0, 0] and len(SIGNS) == 4
+
+
+@pytest.mark.parametrize(
+    ('text', 'counts'),
+    [
+        ('The waiter awaits. Waiting, he waits.', [0, 0]),
+        ('wait! (Wait) "wait" wait', [4, 0]),
+        ('a<verify>b <verify> </verify>', [0, 2]),
+        ('', [0, 0]),
+    ],
+)
+def test_signs_are_whole_words_and_tags_stand_anywhere(text, counts):
+    assert signs_of_search(text, ('wait', '<verify>')) == counts
+
+
+def test_a_sign_is_no_pattern():
+    assert signs_of_search('a.b axb (a.b) a.bc', ('a.b', '(a', '+')) == [2, 1, 0]
 
 
 @pytest.mark.parametrize(('count', 'degree'), [(0, 0.0), (1, 0.25), (2, 0.5), (3, 0.5)])
@@ -110,8 +143,10 @@ def test_the_judge_is_asked_once_about_effort():
 
 
 def test_no_answer_goes_without_a_grade():
-    with pytest.raises(ValueError):
-        search_effort(['p'], ['a', 'b'])
+    for given in ((['p'], ['a', 'b']), (['p', 'q'], ['a'])):
+        told = f'{len(given[0])} prompts and {len(given[1])} completions'
+        with pytest.raises(ValueError, match=f'search_effort: {told} were given, wanted one'):
+            search_effort(*given)
 
 
 def test_a_chat_is_read():
@@ -132,7 +167,17 @@ def test_a_judge_who_says_nothing_is_an_error_or_what_was_declared():
 
 
 @pytest.mark.parametrize(
-    'bad', [dict(signs=()), dict(signs='wait'), dict(signs=('',)), dict(signs=(3,)), dict(enough=0)]
+    'bad',
+    [
+        dict(signs=()),
+        dict(signs='wait'),
+        dict(signs=('',)),
+        dict(signs=(3,)),
+        dict(enough=0),
+        dict(enough='2'),
+        dict(enough=None),
+        dict(enough=math.nan),
+    ],
 )
 def test_bad_signs(bad):
     with pytest.raises(ValueError, match='effort_judge has signs'):

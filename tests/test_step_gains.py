@@ -303,6 +303,28 @@ def test_a_run_goes_on_bit_for_bit(policy, tmp_path):
         assert not torch.equal(straight, end_of(policy, other, 2))
 
 
+@pytest.mark.parametrize('stage', [dense_grpo, tp_grpo, step_values])
+@pytest.mark.parametrize(
+    ('change', 'told'),
+    [
+        (lambda r: 2 * r - 1, 'has the reward -1, wanted 0 to 1'),
+        (lambda r: 100 * r, 'has the reward 100, wanted 0 to 1'),
+        (lambda r: r + 0.01, 'has the reward 1.01, wanted 0 to 1'),
+    ],
+)
+def test_rewards_off_the_scale_of_verdicts_are_refused(policy, rows, stage, change, told):
+    given = {**asked(rows, policy), 'rewards': change(rows.rewards)}
+    with pytest.raises(ValueError, match=told):
+        stage(**given)
+
+
+def test_rewards_between_the_verdicts_are_taken_and_rounding_is_no_fault(policy, rows):
+    half = {**asked(rows, policy), 'rewards': 0.25 + rows.rewards / 2}
+    assert dense_grpo(**half).isfinite().all()
+    rounded = {**asked(rows, policy), 'rewards': rows.rewards * (1 + 2e-7)}
+    assert torch.allclose(dense_grpo(**rounded), dense_grpo(**asked(rows, policy)), atol=0.01)
+
+
 def test_bad_input_is_answered_in_one_sentence(policy, rows):
     def refused(match, stage=tp_grpo, **how):
         with pytest.raises(ValueError, match=match):

@@ -7,11 +7,11 @@ __all__ = ['EFFORT', 'SIGNS', 'reasoning_of', 'longer', 'signs_of_search', 'effo
            'dealt_effort']
 
 # %% ../../nbs/rewards/16_search_rewards.ipynb #16a00003
-import math
+import math, re
 
 # %% ../../nbs/rewards/16_search_rewards.ipynb #16a00004
 from ..core.registry import add_recipe, stage, use
-from ..core.settings_file import check_real
+from ..core.settings_file import check_real, is_real
 from .algebra import lengths_of, shuffled, unreadable, weighted_sum
 from .judges import Question, ask, programmed_judge
 from .rubrics import prompt_text
@@ -22,8 +22,12 @@ _ANSWERS = ('\\boxed', '<answer>')
 
 
 def reasoning_of(text: str, marks=_ANSWERS) -> str:
-    "What stands before the first of the `marks`; the whole text if there is none."
-    places = [text.find(mark) for mark in marks]
+    """What stands before the answer, which begins at one of the `marks`; else the whole text.
+
+    A tag such as <answer> counts where it first stands, another mark where it last stands; the
+    answer begins at the first of these places.
+    """
+    places = [text.find(mark) if mark.startswith('<') else text.rfind(mark) for mark in marks]
     return text[:min([place for place in places if place >= 0], default=len(text))]
 
 # %% ../../nbs/rewards/16_search_rewards.ipynb #16a00008
@@ -38,8 +42,9 @@ def longer(prompts, completions, *, lam: float = 20.0, most: float = math.inf,
     Raises ValueError for a number below 0. Source: RLSP (2025), code; `most` is ours.
     """
     check_real('longer', least=0, lam=lam)
-    if not most >= 0:
-        raise ValueError(f"longer has most {most!r}, wanted a number from 0 on (inf: no bound).")
+    if not is_real(most, 0) and most != math.inf:
+        raise ValueError(f"longer: most is {most!r:.60}, wanted a number from 0 on, or inf for no "
+                         "bound.")
     texts = [text_of(completion) for completion in completions]
     tokens = lengths_of(texts, completion_ids)
     paid = []
@@ -57,21 +62,32 @@ _TINY_SIGNS = ('<backtrack>', '<verify>', '<wait>', '<plan>')
 
 
 def signs_of_search(text: str, signs=SIGNS) -> list[int]:
-    "How often the reasoning of a text has each of the `signs`; capitals do not matter."
+    """How often the reasoning of a text has each of the `signs`; capitals do not matter.
+
+    A sign that begins or ends with a letter does not count as a part of a longer word.
+    """
     reasoning = reasoning_of(text).lower()
-    return [reasoning.count(sign.lower()) for sign in signs]
+    return [len(re.findall(_as_words(sign.lower()), reasoning)) for sign in signs]
+
+
+def _as_words(sign: str) -> str:
+    "The pattern of a sign that stands for itself, in whole words."
+    before = r'(?<!\w)' if sign[0].isalnum() else ''
+    behind = r'(?!\w)' if sign[-1].isalnum() else ''
+    return before + re.escape(sign) + behind
 
 # %% ../../nbs/rewards/16_search_rewards.ipynb #16a00014
 def effort_judge(signs=SIGNS, *, enough: int = 1):
     """A judge of effort: the mean over the `signs` of how much of `enough` there is.
 
     It looks at the text alone; more than `enough` is not more.
-    Raises ValueError without signs, or unless `enough` is above 0.
+    Raises ValueError without signs, or unless `enough` is a number above 0.
     """
     is_list = isinstance(signs, (list, tuple)) and len(signs) > 0
-    if not is_list or not all(isinstance(sign, str) and sign for sign in signs) or not enough > 0:
-        raise ValueError(f"effort_judge has signs {signs!r:.60} and enough {enough!r}: wanted a "
-                         "tuple of texts to look for, and how often each is enough, above 0.")
+    are_texts = is_list and all(isinstance(sign, str) and sign for sign in signs)
+    if not are_texts or not is_real(enough) or not enough > 0:
+        raise ValueError(f"effort_judge has signs {signs!r:.60} and enough {enough!r:.60}: wanted "
+                         "a tuple of texts to look for, and how often each is enough, above 0.")
 
     def degree(question):
         counts = signs_of_search(question.text, signs)
@@ -91,11 +107,16 @@ def search_effort(prompts, completions, *, judge=None, signs=SIGNS, enough: int 
 
     judge: asked about `EFFORT`, see `judges`. None: `effort_judge` with `signs` and `enough`.
     No usable answer of the judge is a JudgeError; `with_fallback(judge, 0.5)` is the paper's way
-    out. Raises ValueError as `effort_judge`. Source: RLSP (2025), code.
+    out.
+    Raises ValueError as `effort_judge`, or unless there is one prompt for each completion.
+    Source: RLSP (2025), code.
     """
+    if len(prompts) != len(completions):
+        raise ValueError(f"search_effort: {len(prompts)} prompts and {len(completions)} "
+                         "completions were given, wanted one prompt for each completion.")
     judge = judge or effort_judge(signs, enough=enough)
     texts = [text_of(completion) for completion in completions]
-    pairs = zip(prompts, texts, strict=True)
+    pairs = zip(prompts, texts)
     questions = [Question(prompt_text(prompt), text, EFFORT) for prompt, text in pairs]
     return ask(judge, questions)
 

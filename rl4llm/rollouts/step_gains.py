@@ -101,9 +101,10 @@ def step_values(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollout
 
     Behind the last step it is the row's reward, then nan; nan in unscored rows.
     separators, every: as for `step_numbers`. how: as for `beginning_values`.
-    rewards: on the scale of the verdicts, 0 to 1. group: not looked at.
-    Raises ValueError as `step_numbers` and `beginning_values`.
+    rewards: on the scale of the verdicts. group: not looked at.
+    Raises ValueError for a reward outside [0, 1], and as `step_numbers` and `beginning_values`.
     """
+    _check_scale(rewards)
     number = step_numbers(rewards, rollouts, policy, separators=separators, every=every)
     begun = _beginnings_of(rollouts, number)
     places = sorted({place for own in begun for place in own}, key=_longer)
@@ -114,6 +115,15 @@ def step_values(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollout
         worth = [known[place] for place in own]
         values[row, :len(own) + 1] = rewards.new_tensor([*worth, float(rewards[row])])
     return values
+
+
+def _check_scale(rewards: Float[Tensor, "n"]) -> None:
+    "Raises ValueError unless each reward is from 0 to 1, or nan; rounding is no fault."
+    off = ((rewards < -1e-6) | (rewards > 1 + 1e-6)).nonzero()
+    if not len(off): return
+    row = int(off[0])
+    raise ValueError(f"the gain of a step: row {row} has the reward {float(rewards[row]):g}, "
+                     "wanted 0 to 1, the scale of the verdicts it is compared with (nan: unscored).")
 
 
 def _longer(place: tuple) -> tuple:
@@ -208,7 +218,8 @@ def dense_grpo(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts
 
     separators, every, samples, room, seed: see `step_numbers` and `beginning_values`.
     across, eps: see `compare_steps`. signal: the function that says what a step has gained.
-    Raises ValueError on wrong shapes or infinite rewards, for another word, and as these do.
+    Raises ValueError on wrong shapes or infinite rewards, for a reward outside [0, 1], for
+    another word, and as these do.
     Source: DenseGRPO (2026), carried from images to text.
     """
     how = dict(samples=samples, room=room, seed=seed, across=across, eps=eps)
