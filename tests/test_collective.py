@@ -99,6 +99,7 @@ def test_equals_are_told_apart_by_a_coin_of_problem_and_answers():
 def test_collective_consistency():
     assert collective_consistency([['7', '9'], ['7', None]], '7') == 0.5
     assert collective_consistency([[None], [None]], None) == 0
+    assert collective_consistency([], None) == collective_consistency([[]], '7') == 0
 
 
 def test_peers_outvote_and_are_asked_once():
@@ -154,6 +155,25 @@ def test_without_peers_it_is_the_majority(tiny):
     assert crowd_reward(**given, peers=(), weighted=False) == majority_reward(**given)
     given['item'] = [None] * 6 + asked[6:]
     assert crowd_reward(**given, peers=())[:6] == [None] * 6
+
+
+def test_the_coin_is_that_of_the_task_whatever_the_prompts_are():
+    items = EASY.sample(20, seed=4)
+    texts = [text for item in items for text in (EASY.demonstrate(item, seed=0), '1 + 1 = 2')]
+    asked = [item for item in items for _ in range(2)]
+    own = [EASY.prompt(item) for item in asked]
+    chats = [[dict(role='user', content=prompt)] for prompt in own]
+    paid_own, paid_chats = (
+        crowd_reward(prompts, texts, item=asked, peers=()) for prompts in (own, chats)
+    )
+    assert paid_own == paid_chats == majority_reward(own, texts, item=asked)
+    assert paid_own != majority_reward(chats, texts, item=asked)
+
+
+@pytest.mark.parametrize('bad', ['no', None, 1, 0.5])
+def test_weighted_is_yes_or_no(bad):
+    with pytest.raises(ValueError, match='weighted is .*, wanted True or False'):
+        paid(['7'], peers=(), weighted=bad)
 
 
 def test_two_frozen_copies_do_not_say_the_same(tiny):

@@ -123,6 +123,12 @@ def test_numbers_of_levels_are_numbers(knob, bad):
         ladder(**rows('x'), **{knob: (1.0, bad)})
 
 
+@pytest.mark.parametrize('knob', ['weights', 'passes'])
+def test_one_number_for_all_levels_is_told(knob):
+    with pytest.raises(ValueError, match=f'{knob} is 1.0, wanted one number for each of 2 levels'):
+        ladder(**rows('x'), **{knob: 1.0})
+
+
 @pytest.mark.parametrize('bad', [(), [], readable])
 def test_a_ladder_has_levels(bad):
     with pytest.raises(ValueError, match='wanted rewards in a tuple'):
@@ -195,6 +201,12 @@ def test_actions_of_steps_and_of_calls():
     ((name, value),) = [pair for pair in item.data[0] if pair[0] in item.data[1]]
     text = written_episode(form.environment(), item, ['?', f'+ {name} {value}', '>'])
     assert read_actions(text) == [('?', '', ''), ('+', name, str(value)), ('>', '', '')]
+
+
+def test_a_call_that_is_not_closed_is_no_action():
+    assert read_actions('<tool> ? </tool> <tool> ! 3') == [('?', '', '')]
+    assert read_actions('<tool> ? <tool> ! 3 </tool>') == [('!', '3', '')]
+    assert several_kinds(['?'] * 2, ['<tool> a </tool> <tool> b', '<tool> a']) == [0.0, 0.0]
 
 
 @pytest.mark.parametrize('text', ['', ' ; ; ', '<answer>', '</answer><answer>', '<tool> </tool>'])
@@ -408,10 +420,18 @@ def test_rewards_are_handed_back(lam):
         handed_back(rewards, lam=math.nan)
 
 
-@pytest.mark.parametrize('bad', [torch.ones(2, 2).long(), torch.ones(3), torch.ones(1, 2, 2)])
+@pytest.mark.parametrize(
+    'bad', [torch.ones(2, 2).long(), torch.ones(3), torch.ones(1, 2, 2), torch.ones(2, 0)]
+)
 def test_stages_are_columns_of_floats(bad):
     with pytest.raises(ValueError, match='a column for each stage'):
         handed_back(bad)
+
+
+def test_a_row_without_its_outcome_is_unscored():
+    found = handed_back(torch.tensor([[1.0, 1.0, math.nan], [1.0, math.nan, 1.0]]))
+    assert found[0].isnan().all()
+    assert found[1, [0, 2]].tolist() == [2.0, 1.0] and found[1, 1].isnan()
 
 
 # -- recipes

@@ -392,6 +392,36 @@ def test_repetitions_by_hand():
     assert sum(count_pay(['a'] * 5000, [1.0] * 5000)) < 1.2021
 
 
+def test_each_message_of_a_row_has_a_value():
+    for values in ([1.0], [1.0] * 3):
+        with pytest.raises(ValueError, match=f'{len(values)} values were given for 2 messages'):
+            count_pay(['a', 'b'], values)
+
+
+@pytest.mark.parametrize('bad', [dict(across='x'), dict(eps='a'), dict(eps=-1.0), dict(eps=NAN)])
+def test_oni_is_refused_when_it_is_made(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        oni(**bad)
+
+
+def test_pay_moved_within_a_row_leaves_its_first_step(policy, rows, words):
+    number = step_numbers(rows.rewards, rows, policy)
+    given = dict(rollouts=rows, policy=policy)
+    names = ('calm', 'calm_moved', 'calm_row')
+    own, *moved = (
+        recipe(name).advantage.make()(rows.rewards, rows.group, **given) for name in names
+    )
+    for other in moved:
+        assert torch.allclose(other[number == 1], own[number == 1], atol=1e-5)
+        assert not torch.allclose(other[number > 1], own[number > 1], atol=1e-5)
+
+
+def test_ranking_pays_the_worst_more_than_the_second():
+    scores = torch.tensor([-4.0, -0.5, 2.0, 2.0])
+    worst, second, *_ = OnlineLabels(None, labeller='ranking')._standardised(scores).tolist()
+    assert worst == 0 > second
+
+
 def test_words_behind_the_arrow_are_other_words():
     x = hashed_words(['5 10 -> 50', '10 5 -> 50', '50 10 -> 5', 'lost', ''])
     assert torch.equal(x[0], x[1]) and not torch.equal(x[0], x[2])

@@ -364,6 +364,7 @@ BROKEN = {
     'crowd_reward': {
         'without `read` unless there is one item a completion': short_items,
         'samples below 1': text_reward(samples=0),
+        'a `weighted` that is neither True nor False': text_reward(weighted='no'),
     },
     'certainty': {'another `by`': knobs(by='x')},
     'tournament_reward': {

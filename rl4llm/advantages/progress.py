@@ -461,15 +461,16 @@ class Distilled(Learned):
 LABELLERS = ('retrieval', 'classification', 'ranking')
 
 
-def _check_oni(labeller: str, to: str, *, weight, beta, budget) -> None:
+def _check_oni(labeller: str, to: str, across: str, *, weight, beta, budget, eps) -> None:
     "Raises ValueError for another word or a number out of range."
     if labeller not in LABELLERS:
         raise ValueError(f"labeller {labeller!r} is unknown; choose one of "
                          f"{', '.join(LABELLERS)}.")
     _check_to(to)
     check_real('oni', weight=weight)
-    check_real('oni', least=0, beta=beta)
+    check_real('oni', least=0, beta=beta, eps=eps)
     check_whole('oni', least=0, budget=budget)
+    compare_steps(torch.zeros(1, 1), torch.zeros(1).long(), across=across)
 
 # %% ../../nbs/advantages/23_progress.ipynb #23b00050
 class OnlineLabels:
@@ -564,7 +565,13 @@ class OnlineLabels:
 
 # %% ../../nbs/advantages/23_progress.ipynb #23b00052
 def count_pay(messages: list[str], values: list[float], *, beta: float = 3.0) -> list[float]:
-    "The value of each message of a row over its count in it so far to the power of `beta`."
+    """The value of each message of a row over its count in it so far to the power of `beta`.
+
+    Raises ValueError for another number of values than of messages.
+    """
+    if len(values) != len(messages):
+        raise ValueError(f"count_pay: {len(values)} values were given for {len(messages)} "
+                         "messages: wanted one for each.")
     return [value / count ** beta for value, count in zip(values, seen_before(messages))]
 
 
@@ -586,7 +593,7 @@ class oni:
                  budget: int = 64, judge=None, recall: float = 1.0, false_alarm: float = 0.0,
                  to: str = 'step', separators=(';',), every: int | None = None,
                  across: str = 'step', eps: float = 1e-4, whose=own_row):
-        _check_oni(labeller, to, weight=weight, beta=beta, budget=budget)
+        _check_oni(labeller, to, across, weight=weight, beta=beta, budget=budget, eps=eps)
         asked = _asked_judge(judge, recall, false_alarm)
         self.known = OnlineLabels(asked, labeller=labeller, budget=budget)
         self.weight = weight

@@ -44,9 +44,10 @@ def crowd_label(crowd, *, prompt: str = '', weighted: bool = True):
 
 
 def collective_consistency(crowd, label) -> float:
-    "The share of all samples of a crowd that have the label."
+    "The share of all samples of a crowd that have the label; 0 if there are none."
     answers = [answer for said in crowd for answer in said]
-    return sum(answer is not None and answer == label for answer in answers) / len(answers)
+    agreed = sum(answer is not None and answer == label for answer in answers)
+    return agreed / max(1, len(answers))
 
 # %% ../../nbs/rewards/19_collective.ipynb #940999ef
 @cache
@@ -107,11 +108,14 @@ def crowd_reward(prompts, completions, *, item=None, peers=_PEERS, samples: int 
     samples: how often each of them answers a problem; None as often as there are completions of it.
     weighted: False counts every vote as 1. read: a function from a text to its answer; then
     no item is needed. seed: of what peers draw.
-    Raises ValueError without `read` unless there is one item a completion, or for samples below 1.
-    Peers that are no list are a TypeError.
+    Equals: the coin of `majority_reward`, tossed with the task's own prompt of the item.
+    Raises ValueError without `read` unless there is one item a completion, for samples below 1, or
+    for a `weighted` that is neither True nor False. Peers that are no list are a TypeError.
     Source: RLCCF (2025), from notes.
     """
     check_whole('crowd_reward', samples=1 if samples is None else samples)
+    if not isinstance(weighted, bool):
+        raise ValueError(f"crowd_reward: weighted is {weighted!r:.60}, wanted True or False.")
     if not isinstance(peers, (list, tuple)):
         raise TypeError(f"crowd_reward: peers is {peers!r:.60}, wanted a list of them, as in "
                         "peers=('tiny',).")

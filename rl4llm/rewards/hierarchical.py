@@ -86,7 +86,12 @@ def ladder(prompts, completions, *, levels=(readable, correct), weights=None, pa
 
 def _per_level(name: str, numbers, levels, usual: float) -> tuple:
     "One number for each level. Raises ValueError for more, fewer, or what is no number."
-    numbers = (usual,) * len(levels) if numbers is None else tuple(numbers)
+    numbers = (usual,) * len(levels) if numbers is None else numbers
+    try:
+        numbers = tuple(numbers)
+    except TypeError:
+        raise ValueError(f"ladder: {name} is {shown(numbers)}, wanted one number for each of "
+                         f"{len(levels)} levels, in a tuple.") from None
     if len(numbers) != len(levels):
         raise ValueError(f"{len(numbers)} {name} were given for {len(levels)} levels: wanted one "
                          "each.")
@@ -158,10 +163,12 @@ def read_actions(text: str) -> list[Action]:
     """The actions of a text: its calls of tools, or else the steps of its answer.
 
     Of anything but a step `a op b = c` the first word is the kind, the second the name, and the
-    rest the value. Empty where nothing can be read.
+    rest the value. Empty where nothing can be read. A call that is not closed is none; whether its
+    kind is a tool that there is, and whether it was answered, is not asked.
     """
     if CALL[0] in text:
-        pieces = [call.partition(CALL[1])[0] for call in text.split(CALL[0])[1:]]
+        begun = [call.partition(CALL[1]) for call in text.split(CALL[0])[1:]]
+        pieces = [call for call, closing, _ in begun if closing]
     else:
         pieces = split_steps(final_answer(text) or '')
     return [_action(piece.split()) for piece in pieces if piece.strip()]
@@ -324,12 +331,12 @@ def handed_back(rewards: Float[Tensor, "n k"], *, lam: float = 1.0) -> Float[Ten
     """Each stage's reward plus `lam` times what the next stage comes to.
 
     rewards: a column for each stage, the coarse one first; nan where a row has no such stage,
-    which is passed over, but for the last.
-    Raises ValueError for another shape, whole numbers, or a `lam` that is no number.
+    which is passed over. Without the last, which is the outcome, the whole row is nan: unscored.
+    Raises ValueError for another shape, no column, whole numbers, or a `lam` that is no number.
     Source: Hi-GRPO (2025), for two stages.
     """
     check_real('handed_back', lam=lam)
-    if rewards.dim() != 2 or not rewards.is_floating_point():
+    if rewards.dim() != 2 or not rewards.shape[1] or not rewards.is_floating_point():
         raise ValueError(f"rewards have shape {tuple(rewards.shape)} and are {rewards.dtype}, "
                          "wanted floats with a row for each response and a column for each stage.")
     found = rewards.clone()
