@@ -123,7 +123,7 @@ def _check_scale(rewards: Float[Tensor, "n"]) -> None:
     if not len(off): return
     row = int(off[0])
     raise ValueError(f"the gain of a step: row {row} has the reward {float(rewards[row]):g}, "
-                     "wanted 0 to 1, the scale of the verdicts it is compared with (nan: unscored).")
+                     "wanted 0 to 1, as the verdicts that it is held against (nan: unscored).")
 
 
 def _longer(place: tuple) -> tuple:
