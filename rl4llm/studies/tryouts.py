@@ -390,9 +390,6 @@ _REASONS = {
     'its reader is the base, which was never shown a problem behind its answer, and the verdict is '
     'never asked for': ['prompt_echo'],
     'its reader is the base, and the verdict is never asked for': ['flr'],
-    'rows of a tree share their beginnings, and what all of them share learns nothing':
-        ['vstar_group'],
-    'a control arm: its trees follow values without a meaning': ['vstar_random_value'],
     'a control arm: marks in a band so narrow that the scatter of the judge fills it': ['marks'],
     'certainty is rewarded, and the verdict never asked for': ['self_certainty'],
     'two of its three criteria are paid to wrong answers as well: that they can be read, and how '
@@ -406,8 +403,11 @@ _REASONS = {
         ['repexp'],
     'pay comes from a linear model that ranks states it has not met nearly as a coin does':
         ['oni_ranked'],
-    'a tree takes the likeliest token wherever it does not branch, so its rows differ less than '
-    'draws do': ['latr'],
+    'a control arm: branches of a tree are dropped by a coin': ['latr_random_pruning'],
+    'a control arm: its preference model learns from tossed pairs, and few right rows of each '
+    'problem are imitated': ['rstar_tossed'],
+    'nothing in it speaks against a gain, which its parent has; one run on sixty problems shows '
+    'no more': ['deep_search_replay'],
     'supervised steps on right answers alone, which the archive finds no sooner than draws do':
         ['go_explore', 'go_explore_random'],
     'a single problem for training, where the answers that are worth most are paid most: it is to '
