@@ -249,6 +249,7 @@ BROKEN = {
         'a horizon below 1': made_with(horizon=0),
         'an age below 1': made_with(age=0),
         'no looks': made_with(looks=()),
+        'a rule that is no function': made_with(pruning=None),
         'as `schedule_at`': made_with(end=0.0),
         'as `sample`': sampled([]),
         'a model outside the Llama family': of_foreign_model,
