@@ -1,6 +1,7 @@
 "Levels that open the next: ladders by hand, actions and fields, bonuses, bad input, placebos."
 
 import math
+import random
 from itertools import product
 from types import SimpleNamespace
 import pytest, torch
@@ -493,3 +494,56 @@ def test_recipes_pay_what_they_paid_when_the_stored_runs_were_made():
             stored = pays[world][name]
             texts = dict(prompts=prompts[world], completions=[*stored], item=items[world])
             assert paid(name, texts) == pytest.approx([*stored.values()], abs=1e-6)
+
+
+def test_one_row_that_is_neither_right_nor_wrong_is_refused():
+    ok = torch.tensor([1.0, 2.0])
+    group = torch.tensor([0, 0])
+    with pytest.raises(ValueError, match='ok has a value between or beside 0 and 1'):
+        temporal_bonus(ok, group, ok.clamp(max=1), group)
+
+
+def common_words(mine, theirs):
+    "The longest row of words in both, by its definition."
+    if not mine or not theirs:
+        return 0
+    if mine[-1] == theirs[-1]:
+        return 1 + common_words(mine[:-1], theirs[:-1])
+    return max(common_words(mine[:-1], theirs), common_words(mine, theirs[:-1]))
+
+
+@pytest.mark.parametrize('seed', range(30))
+def test_rouge_l_is_its_definition(seed):
+    rng = random.Random(seed)
+    mine, theirs = (rng.choices('abc', k=rng.randint(1, 7)) for _ in range(2))
+    wanted = 2 * common_words(mine, theirs) / (len(mine) + len(theirs))
+    assert rouge_l(' '.join(mine), ' '.join(theirs)) == pytest.approx(wanted)
+
+
+def test_one_action_is_the_whole_of_a_response():
+    short = Item('countdown', ((4, 9), 13, 99, '+-*'))
+    (known,) = known_actions(short)
+    shown = task('countdown').demonstrate(short, seed=0)
+    found = matched_actions(['?'], [shown], item=[short])
+    assert found == [pytest.approx(action_score(known, known))]
+
+
+def test_weights_of_the_bonus_without_a_gate():
+    knobs = dict(recipe('tool_star_ungated').reward.knobs)
+    assert dict(knobs['part'].knobs)['weights'] == (1.0, 0.1)
+
+
+def test_steps_beside_an_open_call_are_no_actions():
+    assert read_actions('<tool> calculator 1 + 2 <answer> 1 + 2 = 3 </answer>') == []
+
+
+def test_a_lone_row_without_a_twin_is_named():
+    one = torch.ones(1)
+    with pytest.raises(ValueError, match='group 5 has no answers in another order'):
+        temporal_bonus(one, torch.tensor([5]), one, torch.tensor([4]))
+
+
+def test_it_is_the_fields_of_the_record_that_are_asked_for():
+    short = Item('countdown', ((4, 9), 13, 99, '+-*'))
+    (found,) = matched_actions(['?'], ['<tool> + 4 </tool>'], item=[short])
+    assert 0.3 < found < 1, 'a name alone is no result'

@@ -215,3 +215,58 @@ def test_it_trains_and_its_counters_are_metrics():
     run = train(Policy.load('tiny-mix-v1').clone(), CHAINS, made, steps=2, seed=0)
     assert {'advantage/paid', 'advantage/ordered', 'advantage/shuffled'} <= set(run.metrics)
     assert (run.metrics['advantage/paid'] <= run.metrics['advantage/ordered'] + 1e-6).all()
+
+
+def test_the_reward_of_the_paper_has_its_weights():
+    assert dict(recipe('timehc_reward').reward.knobs)['weights'] == (2.0, 3.5)
+
+
+def test_in_the_reward_the_bonus_is_added(drawn):
+    "With three rewards in a group the division leaves a trace of it, and its sign."
+    policy, rows = drawn
+    rewards = rows.rewards * 3.5 + 2.0 * (torch.arange(len(rows)) % 2)
+    seen = {}
+
+    def all_groups(rewards, group, *, ok, **given):
+        seen.update(ok=ok, twins=given['twins'])
+        return torch.ones_like(rewards)
+
+    method = timehc(where='reward', gate=all_groups)
+    found = method(rewards, rows.group, rollouts=rows, policy=policy)
+    assert torch.allclose(found, grpo(rewards + 0.4 * seen['ok'], rows.group), atol=1e-6)
+    less = grpo(rewards - 0.4 * seen['ok'], rows.group)
+    assert (found - less).abs().max() > 1e-3
+    ok_twin, group_twin = seen['twins']
+    assert len(ok_twin) == 8 * len(group_twin.unique()), 'as many answers as a group has rows'
+    assert method.told['shuffled'] == pytest.approx(float(ok_twin.mean()))
+
+
+def test_one_problem_asks_its_twin_as_often_as_it_was_asked():
+    policy = Policy.load('tiny-mix-v1')
+    item = next(item for item in CHAINS.sample(6, seed=3) if in_another_order(item))
+    rows = scored(policy, policy.sample([item], 6, seed=0), use('correct'))
+    seen = []
+
+    def gate(rewards, group, *, twins, **given):
+        seen.append(len(twins[0]))
+        return torch.zeros_like(rewards)
+
+    timehc(gate=gate)(rows.rewards, rows.group, rollouts=rows, policy=policy)
+    assert seen == [6]
+
+
+def test_counters_are_shares_of_all_rows(drawn):
+    policy, rows = drawn
+
+    def first_group(rewards, group, **given):
+        return (group == 0).to(rewards)
+
+    method = timehc(gate=first_group)
+    method(rows.rewards, rows.group, rollouts=rows, policy=policy)
+    right = rows.rewards > 0
+    assert method.told['paid'] == pytest.approx(float((right & (rows.group == 0)).float().mean()))
+    assert method.told['ordered'] == pytest.approx(float(right.float().mean()))
+    lone = timehc(order=lambda item, seed: None if item == rows.items[0] else item)
+    lone(rows.rewards, rows.group, rollouts=rows, policy=policy)
+    assert lone.told['paired'] == pytest.approx(5 / 6)
+    assert 0 < lone.told['shuffled'] < 1, 'the same order is as often right as the question'

@@ -6,7 +6,13 @@ import torch
 from rl4llm import recipe, train
 from rl4llm.advantages.group_relative import grpo
 from rl4llm.advantages.process_advantages import step_numbers
-from rl4llm.advantages.stage_rewards import even_weights, hi_grpo, open_behind, rewards_of_stages
+from rl4llm.advantages.stage_rewards import (
+    even_weights,
+    hi_grpo,
+    open_behind,
+    rewards_of_stages,
+    stage_numbers,
+)
 from rl4llm.core.policy import Policy
 from rl4llm.core.rollouts import group_std, make_rollouts
 from rl4llm.core.signals import scored
@@ -235,3 +241,51 @@ def test_it_trains_and_its_counters_are_metrics():
     run = train(Policy.load('tiny').clone(), task('countdown', level='hard'), made, steps=2, seed=0)
     assert run.metrics['advantage/closed'].between(0, 1).all()
     assert run.metrics['advantage/heard'].between(0, 1).all()
+
+
+def test_stages_of_one_step_and_of_none():
+    rewards = torch.tensor([1.0, 0.0])
+    one = rewards_of_stages(rewards, torch.tensor([[1.0], [0.0]]), levels=None)
+    assert one.tolist() == [[1.0], [0.0]], 'one step is the last stage'
+    number = torch.tensor([[1, 2, 2], [0, 0, 0]])
+    assert stage_numbers(number, None).tolist() == [[1, 2, 2], [0, 0, 0]]
+
+
+def test_infinite_rewards_are_refused(drawn):
+    policy, rows = drawn
+    rewards = rows.rewards.clone()
+    rewards[0] = float('inf')
+    with pytest.raises(ValueError, match='finite'):
+        hi_grpo()(rewards, rows.group, rollouts=rows, policy=policy)
+
+
+def test_counters_without_a_score_and_with_one(drawn):
+    policy, rows = drawn
+    given = dict(rollouts=rows, policy=policy)
+    method = hi_grpo()
+    method(torch.full_like(rows.rewards, torch.nan), rows.group, **given)
+    assert method.told['closed'] == 0
+    method(rows.rewards, rows.group, **given)
+    closed = method.told['closed']
+    first = torch.full_like(rows.rewards, torch.nan)
+    seen = []
+    for row in range(len(rows)):
+        lone = first.clone()
+        lone[row] = rows.rewards[row]
+        method(lone, rows.group, **given)
+        seen.append(method.told['closed'])
+    assert set(seen) <= {0.0, 1.0} and sum(seen) / len(seen) == pytest.approx(closed)
+
+
+def test_scores_are_dealt_by_rewards_and_groups(drawn):
+    "What a row has no score for, since the other one is shorter, counts as lost."
+    policy, rows = drawn
+    seen = []
+
+    def other(rewards, group, *, rollouts):
+        seen.append((rewards, group))
+        return torch.arange(len(rewards)).flip(0)
+
+    adv = hi_grpo(whose=other, levels=None)(rows.rewards, rows.group, rollouts=rows, policy=policy)
+    assert seen[0][0] is rows.rewards and torch.equal(seen[0][1], rows.group)
+    assert adv.isfinite().all()
