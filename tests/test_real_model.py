@@ -400,7 +400,7 @@ NOT_IN_TOKENS = set(
     dense_grpo.samples dense_grpo.seed tp_grpo.samples tp_grpo.seed dealt_effort.enough
     dealt_effort.seed rlsp_reward.enough search_effort.enough oni.budget srpo.least
     several_kinds.kinds mentions.full leaky.seed artefact_free.seed
-    crowd_reward.samples crowd_reward.seed""".split()
+    crowd_reward.samples crowd_reward.seed timehc.samples timehc.seed hi_grpo.levels""".split()
 )
 
 
