@@ -5240,6 +5240,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'rl4llm/inference/search.py'),
                                          'rl4llm.inference.search.last_best': ( 'inference/search.html#last_best',
                                                                                 'rl4llm/inference/search.py'),
+                                         'rl4llm.inference.search.thought_hope': ( 'inference/search.html#thought_hope',
+                                                                                   'rl4llm/inference/search.py'),
                                          'rl4llm.inference.search.wrong_at_times': ( 'inference/search.html#wrong_at_times',
                                                                                      'rl4llm/inference/search.py')},
             'rl4llm.inference.voting': { 'rl4llm.inference.voting.Ballots': ('inference/voting.html#ballots', 'rl4llm/inference/voting.py'),

@@ -13,11 +13,13 @@ from rl4llm.inference.search import (
     by_text,
     countdown_hope,
     last_best,
+    thought_hope,
     wrong_at_times,
 )
 from rl4llm.rollouts.tree import Forest, Tree, expand_nodes
 from rl4llm.tasks import task
 from rl4llm.tasks.countdown import demonstrate_countdown
+from rl4llm.tasks.protocol import Item
 from rl4llm.training.evaluation import evaluate
 from rl4llm.training.loop import train
 
@@ -45,6 +47,25 @@ def test_hope_is_kept_along_every_solution_and_lost_on_the_way_to_a_wrong_one(po
         right = task('countdown').verify(items[k], text).correct
         assert countdown_hope(items[k], text, ended=True) == float(right), text
     assert countdown_hope(items[0], '') == 1 and countdown_hope(items[0], '', ended=True) == 0
+
+
+def test_hope_of_a_thought_is_that_of_the_attempt_it_is_at():
+    item = Item('countdown', ((2, 7, 11, 12), 10, 99, '+-*'))
+    dead = '<think> 7 + 12 = 19 ; 2 + 11 = 13 ;'
+    assert thought_hope(item, '') == thought_hope(item, '<think> <plan> + - - </plan>') == 1
+    assert thought_hope(item, '<think> 11 - 2 = 9 | 7 9 12 ; 7 + 12 = 19 | 9 19 ;') == 1
+    assert thought_hope(item, '<think> 7 + 12 = 20 ;') == thought_hope(item, dead) == 0
+    assert thought_hope(item, f'{dead} 19 - 13 = 6 <backtrack>') == 1
+    assert thought_hope(item, f'{dead} 19 - 13 = 6 <backtrack> 7 + 7 = 14 ;') == 0
+    backwards = '<think> 10 = 19 - 9 ; 19 = 12 + 7 ;'
+    assert thought_hope(item, backwards) == 1 and thought_hope(item, '<think> 10 = 3 + 7 ;') == 0
+    behind = f'{dead} 19 - 13 = 6 </think>'
+    assert thought_hope(item, behind) == 1
+    assert thought_hope(item, f'{behind} <answer> 11 - 2 = 9 ;') == 1
+    assert thought_hope(item, f'{behind} <answer> 7 + 12 = 20 ;') == 0
+    right = '<answer> 11 - 2 = 9 ; 7 + 12 = 19 ; 19 - 9 = 10 </answer>'
+    assert thought_hope(item, right, ended=True) == 1
+    assert thought_hope(item, right.replace('= 10', '= 11'), ended=True) == 0
 
 
 def test_rows_are_a_policys(policy, items):

@@ -26,6 +26,7 @@ from .search import by_likelihood as by_likelihood
 from .search import by_text as by_text
 from .search import countdown_hope as countdown_hope
 from .search import last_best as last_best
+from .search import thought_hope as thought_hope
 from .search import wrong_at_times as wrong_at_times
 from .voting import Ballots as Ballots
 from .voting import Chooser as Chooser
