@@ -57,8 +57,8 @@ def test_hope_of_a_thought_is_that_of_the_attempt_it_is_at():
     assert thought_hope(item, '<think> 7 + 12 = 20 ;') == thought_hope(item, dead) == 0
     assert thought_hope(item, f'{dead} 19 - 13 = 6 <backtrack>') == 1
     assert thought_hope(item, f'{dead} 19 - 13 = 6 <backtrack> 7 + 7 = 14 ;') == 0
-    backwards = '<think> 10 = 19 - 9 ; 19 = 12 + 7 ;'
-    assert thought_hope(item, backwards) == 1 and thought_hope(item, '<think> 10 = 3 + 7 ;') == 0
+    backwards = '<think> 10 = 21 - 11 ; 21 = 19 + 2 ;'
+    assert thought_hope(item, backwards) == 1 and thought_hope(item, '<think> 10 = 3 + 8 ;') == 0
     behind = f'{dead} 19 - 13 = 6 </think>'
     assert thought_hope(item, behind) == 1
     assert thought_hope(item, f'{behind} <answer> 11 - 2 = 9 ;') == 1
