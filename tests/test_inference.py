@@ -138,6 +138,37 @@ def test_a_mixture_of_nothing_is_refused(base):
         Mixed([(base, 0.0)])
 
 
+@pytest.mark.parametrize('parts', [None, 'tiny', ['tiny'], [('tiny',)], [('tiny', 1.0, 2)]])
+def test_parts_of_a_mixture_are_pairs(parts):
+    with pytest.raises(ValueError, match=r'Mixed: a part is .*, wanted a list of \(policy, weight\)'):
+        Mixed(parts)
+    with pytest.raises(ValueError, match="guided: w is '3'"):
+        guided('tiny', 'tiny', '3')
+
+
+def test_a_mixture_of_mixtures_is_a_mixture(base, other):
+    beyond = guided(base, other, 1.5)
+    halfway = guided(base, beyond, 0.5)
+    flat = guided(base, other, 0.75)
+    assert halfway.sample(ITEMS, 4, seed=0).texts == flat.sample(ITEMS, 4, seed=0).texts
+    assert transferred(other, beyond, base).sample(ITEMS, 1, seed=0).texts
+    for same in (base, beyond):
+        with pytest.raises(ValueError, match='one and the same model'):
+            guided(same, Meter(same), 2.0)
+
+
+def test_a_mixture_of_one_part_is_a_temperature(base):
+    colder = Mixed([(base, 2.0)]).sample(ITEMS, 4, seed=0)
+    assert colder.texts == base.sample(ITEMS, 4, seed=0, temperature=0.5).texts
+
+
+def test_the_floor_stands_on_the_first_part_whatever_its_weight(base, other):
+    floored = guided(base, other, 2.0, floor=0.1)
+    unsure, sure = torch.tensor([0.92, 0.08]).log(), torch.tensor([0.1, 0.9]).log()
+    assert floored.mix([unsure, sure]).softmax(-1).tolist() == [1, 0]
+    assert guided(base, other, 2.0).mix([unsure, sure])[1] > -torch.inf
+
+
 @pytest.mark.parametrize('scale', [1.0, 1e-7, 1e-30])
 def test_the_scale_of_weights_plays_no_part(scale):
     right = np.array([[True, True, False, False]])
