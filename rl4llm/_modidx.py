@@ -5116,6 +5116,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'rl4llm/inference/budget.py'),
                                          'rl4llm.inference.budget._check_room': ( 'inference/budget.html#_check_room',
                                                                                   'rl4llm/inference/budget.py'),
+                                         'rl4llm.inference.budget._check_texts': ( 'inference/budget.html#_check_texts',
+                                                                                   'rl4llm/inference/budget.py'),
                                          'rl4llm.inference.budget._ids_of': ('inference/budget.html#_ids_of', 'rl4llm/inference/budget.py'),
                                          'rl4llm.inference.budget._marked': ('inference/budget.html#_marked', 'rl4llm/inference/budget.py'),
                                          'rl4llm.inference.budget._script_of': ( 'inference/budget.html#_script_of',
