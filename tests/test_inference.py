@@ -138,6 +138,37 @@ def test_a_mixture_of_nothing_is_refused(base):
         Mixed([(base, 0.0)])
 
 
+@pytest.mark.parametrize('parts', [None, 'tiny', ['tiny'], [('tiny',)], [('tiny', 1.0, 2)]])
+def test_parts_of_a_mixture_are_pairs(parts):
+    with pytest.raises(ValueError, match='Mixed: a part is .*, wanted a list of'):
+        Mixed(parts)
+    with pytest.raises(ValueError, match="guided: w is '3'"):
+        guided('tiny', 'tiny', '3')
+
+
+def test_a_mixture_of_mixtures_is_a_mixture(base, other):
+    beyond = guided(base, other, 1.5)
+    halfway = guided(base, beyond, 0.5)
+    flat = guided(base, other, 0.75)
+    assert halfway.sample(ITEMS, 4, seed=0).texts == flat.sample(ITEMS, 4, seed=0).texts
+    assert transferred(other, beyond, base).sample(ITEMS, 1, seed=0).texts
+    for same in (base, beyond):
+        with pytest.raises(ValueError, match='one and the same model'):
+            guided(same, Meter(same), 2.0)
+
+
+def test_a_mixture_of_one_part_is_a_temperature(base):
+    colder = Mixed([(base, 2.0)]).sample(ITEMS, 4, seed=0)
+    assert colder.texts == base.sample(ITEMS, 4, seed=0, temperature=0.5).texts
+
+
+def test_the_floor_stands_on_the_first_part_whatever_its_weight(base, other):
+    floored = guided(base, other, 2.0, floor=0.1)
+    unsure, sure = torch.tensor([0.92, 0.08]).log(), torch.tensor([0.1, 0.9]).log()
+    assert floored.mix([unsure, sure]).softmax(-1).tolist() == [1, 0]
+    assert guided(base, other, 2.0).mix([unsure, sure])[1] > -torch.inf
+
+
 @pytest.mark.parametrize('scale', [1.0, 1e-7, 1e-30])
 def test_the_scale_of_weights_plays_no_part(scale):
     right = np.array([[True, True, False, False]])
@@ -256,7 +287,8 @@ def test_a_budget_that_is_not_reached_changes_nothing(thinker):
     plain = thinker.sample(ITEMS, 4, seed=0, max_new_tokens=200)
     first = [row for row in range(24) if plain.finished[row] and plain.mask[row].sum() < 90]
     assert len(first) > 5
-    for policy in (Budgeted(thinker), Budgeted(thinker, 196), Budgeted(thinker, 90)):
+    tight = Budgeted(thinker, 196, reserve=1)
+    for policy in (Budgeted(thinker), tight, Budgeted(thinker, 90)):
         rows = policy.sample(ITEMS, 4, seed=0, max_new_tokens=200)
         assert all(rows.texts[row] == plain.texts[row] for row in first)
         assert not forced_tokens(rows)[first].any()
@@ -329,6 +361,18 @@ def test_a_table_of_budgets_counts_what_was_spent(thinker):
         (dict(budget=2.5), 'budget is 2.5'),
         (dict(waits=-1), 'waits is -1'),
         (dict(waits=1, wait=''), 'wait is an empty text'),
+        (dict(waits=1, wait=None), 'wait is None, wanted a text'),
+        (dict(waits=1, wait='</think>'), "wait is '</think>', wanted words without the tags"),
+        (dict(waits=1, wait='</think> <think>'), "wait is '</think> <think>'"),
+        (dict(waits=1, wait='<eos>'), "wait is '<eos>'"),
+        (dict(budget=8, answer='<think>'), "answer is '<think>'"),
+        (dict(budget=8, answer='<eos>'), "answer is '<eos>'"),
+        (dict(budget=8, answer=3), 'answer is 3, wanted a text'),
+        (dict(budget=8, tags=('<think>', '<think>')), 'wanted two different texts'),
+        (dict(budget=8, tags=('<think>',)), 'wanted two different texts'),
+        (dict(budget=8, tags='<think>'), 'wanted two different texts'),
+        (dict(budget=8, tags=None), 'tags is None'),
+        (dict(budget=8, reserve=0), 'reserve is 0'),
         (dict(wait='perhaps so'), 'does not know all words'),
         (dict(tags=('<a>', '<b>')), 'no token <a> and no token <b>'),
     ],
@@ -339,7 +383,19 @@ def test_a_budget_that_cannot_be_is_refused(thinker, how, said):
 
 
 def test_a_budget_leaves_room_for_an_answer(thinker):
-    with pytest.raises(ValueError, match='lower the budget to 252'):
-        Budgeted(thinker, 253).sample(ITEMS, 1, seed=0)
-    with pytest.raises(ValueError, match='needed: raise max_new_tokens to 34'):
+    with pytest.raises(ValueError, match='lower the budget to 229'):
+        Budgeted(thinker, 230).sample(ITEMS, 1, seed=0)
+    with pytest.raises(ValueError, match='reserve is 24: raise max_new_tokens to 57'):
         Budgeted(thinker, 30).sample(ITEMS, 1, seed=0, max_new_tokens=4)
+    with pytest.raises(ValueError, match='27 more are needed'):
+        Budgeted(thinker, 14).sample(ITEMS, 1, seed=0, max_new_tokens=40)
+    assert Budgeted(thinker, 30, reserve=1).sample(ITEMS, 1, seed=0, max_new_tokens=34).texts
+
+
+def test_behind_a_cut_there_is_an_answer(thinker):
+    "With the least room that is allowed, a cut is nearly always followed by a whole answer."
+    policy = Budgeted(thinker, 33)
+    rows = policy.sample(ITEMS, 8, seed=0, max_new_tokens=60)
+    cut = ((rows.tokens == policy.script.end) & forced_tokens(rows)).any(1).tolist()
+    ends = [rows.texts[row].endswith('</answer>') for row in range(len(rows)) if cut[row]]
+    assert len(ends) > 10 and sum(ends) > 0.8 * len(ends)

@@ -33,7 +33,8 @@ class _Script(NamedTuple):
 
 
 def _script_of(policy, tags: tuple, answer: str, wait: str) -> _Script:
-    "Raises ValueError for tags that are no tokens of the policy, or words it does not know."
+    "Raises ValueError for tags that are no tokens, or words that cannot be written."
+    _check_texts(tags, answer=answer, wait=wait)
     known = policy.tokenizer.get_vocab()
     lacking = [tag for tag in tags if tag not in known]
     if lacking:
@@ -41,7 +42,24 @@ def _script_of(policy, tags: tuple, answer: str, wait: str) -> _Script:
                          "no thought that could be cut: take a model that thinks, such as "
                          "tiny-think-v1, or name its two tags (tags=...).")
     begin, end = (known[tag] for tag in tags)
-    return _Script(begin, end, (end, *_ids_of(policy, answer)), _ids_of(policy, wait))
+    written = {}
+    for name, text in dict(answer=answer, wait=wait).items():
+        written[name] = _ids_of(policy, text)
+        if {begin, end, policy.eos} & set(written[name]):
+            raise ValueError(f"Budgeted: {name} is {text!r:.60}, wanted words without the tags of "
+                             "a thought and without the end of a response.")
+    return _Script(begin, end, (end, *written['answer']), written['wait'])
+
+
+def _check_texts(tags, **texts) -> None:
+    "Raises ValueError unless `tags` are two different texts, and each of `texts` is one."
+    is_pair = isinstance(tags, (tuple, list)) and len(tags) == 2 and tags[0] != tags[1]
+    if not is_pair or not all(isinstance(tag, str) for tag in tags):
+        raise ValueError(f"Budgeted: tags is {tags!r:.60}, wanted two different texts, one that "
+                         "begins a thought and one that ends it.")
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise ValueError(f"Budgeted: {name} is {text!r:.60}, wanted a text.")
 
 
 def _ids_of(policy, text: str) -> tuple:
@@ -124,19 +142,23 @@ class Budgeted:
     budget: tokens between the `tags` of a response, all its thoughts together; None: any number.
     waits: how often `</think>` is put off; `wait` is written in its place.
     answer: what is written behind a thought that was cut. tags, answer and wait are texts.
+    reserve: tokens that must be left for the rest of the answer when a thought uses its budget.
     drawn, forced: tokens so far, by the model and for it. cut, waited: thoughts cut, ends put off.
     Only `sample` keeps to the budget; else it is the policy it was made of. Its rows with waits
     are no fair draws of the model, and not for training.
-    Raises ValueError for a budget below 1, fewer than 0 waits, or words that are no tokens.
+    Raises ValueError for a budget below 1, fewer than 0 waits, words that are no tokens, or a tag
+    or an end among what is written.
     Source: Muennighoff et al. (2025), budget forcing.
     """
     def __init__(self, policy, budget: int | None = None, *, waits: int = 0, wait: str = '<wait>',
-                 answer: str = '<answer>', tags: tuple = ('<think>', '</think>')):
-        check_whole('Budgeted', budget=1 if budget is None else budget)
+                 answer: str = '<answer>', tags: tuple = ('<think>', '</think>'),
+                 reserve: int = 24):
+        check_whole('Budgeted', budget=1 if budget is None else budget, reserve=reserve)
         check_whole('Budgeted', least=0, waits=waits)
         self.policy = as_policy(policy)
         self.budget = budget
         self.waits = waits
+        self.reserve = reserve
         self.script = _script_of(self.policy, tags, answer, wait)
         if waits and not self.script.wait:
             raise ValueError("Budgeted: wait is an empty text, wanted a word that is written in "
@@ -214,17 +236,18 @@ def _marked(budgeted, rows, told: Int[Tensor, "n t"]):
 
 
 def _check_room(budgeted, room: int | None) -> None:
-    "Raises ValueError for a budget that leaves no token for an answer."
+    "Raises ValueError for a budget that leaves less than the reserve for an answer."
     if room is None:
         room = response_room(budgeted)
     check_whole('sampling', max_new_tokens=room)
     if budgeted.budget is None: return
-    others = 2 + len(budgeted.script.cut)                  # the first tag, and one to answer with
+    others = 1 + len(budgeted.script.cut) + budgeted.reserve       # 1: the first tag
     if budgeted.budget + others > room:
         lower = f"lower the budget to {room - others} or " if room > others else ''
-        raise ValueError(f"Budgeted: a thought of {budgeted.budget} tokens leaves no room for an "
-                         f"answer among {room}, for {others} more are needed: {lower}raise "
-                         f"max_new_tokens to {budgeted.budget + others}.")
+        raise ValueError(f"Budgeted: a thought of {budgeted.budget} tokens leaves too little for "
+                         f"an answer among {room}, for {others} more are needed, of which reserve "
+                         f"is {budgeted.reserve}: {lower}raise max_new_tokens to "
+                         f"{budgeted.budget + others}.")
 
 # %% ../../nbs/inference/02_budget.ipynb #298da7a7
 def forced_tokens(rollouts) -> Bool[Tensor, "n t"]:

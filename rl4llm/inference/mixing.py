@@ -47,10 +47,11 @@ class Mixed:
     floor: words below this share of the first part's best probability are never said.
     `decoder`, `sample`, `statistics` and `logprobs` are as those of `Policy`; what else is
     asked is asked of the first part.
-    Raises ValueError for no part, another vocabulary, or a number that cannot be.
+    Raises ValueError for no part, one that is no pair, another vocabulary, or a number that
+    cannot be.
     """
     def __init__(self, parts: list, *, floor: float = 0.0, name: str = 'mixed'):
-        parts = list(parts)
+        parts = _pairs(parts)
         _check_parts(parts, floor)
         known = [(as_policy(policy), weight) for policy, weight in parts]
         self.first = known[0][0]
@@ -129,6 +130,16 @@ def _statistics(mixed, rollouts, names, *, watched=(), temperature=None) -> dict
     return found
 
 
+def _pairs(parts) -> list:
+    "`parts` as a list. Raises ValueError unless each is a pair of a policy and its weight."
+    is_listed = hasattr(parts, '__iter__') and not isinstance(parts, (str, dict))
+    listed = list(parts) if is_listed else [parts]
+    for part in listed:
+        if not isinstance(part, (tuple, list)) or len(part) != 2:
+            raise ValueError(f"Mixed: a part is {part!r:.60}, wanted a list of (policy, weight).")
+    return listed
+
+
 def _check_parts(parts: list, floor: float) -> None:
     "Raises ValueError for parts that cannot be mixed, or a floor that is no share."
     check_real('Mixed', floor=floor, least=0)
@@ -156,7 +167,8 @@ def _check_vocabulary(first, other) -> None:
 def guided(base, trained, w: float, *, floor: float = 0.0) -> Mixed:
     """The policy at `w` on the way from `base` (0) to `trained` (1), and beyond it.
 
-    floor: words below this share of the base's best probability are never said.
+    floor: words below this share of the base's best probability are never said, even if training
+    made them likely. With a floor, the two ends are not quite `base` and `trained`.
     Raises ValueError for a `w` that is not finite, without a trained policy, or for two of
     different vocabularies. Source: RLG (2025), on tokens in place of denoising steps.
     """
@@ -186,6 +198,12 @@ def _check_trained(base, trained, who: str) -> None:
     if trained is None:
         raise ValueError(f"{who}: there is no trained policy (None): train one with rl4llm.train, "
                          "or load one with Policy.load.")
-    if getattr(trained, 'model', trained) is getattr(base, 'model', base):
+    if _speaker(trained) is _speaker(base):
         raise ValueError(f"{who}: base and trained are one and the same model. Training changes a "
                          "policy in place: train a copy, base.clone().")
+
+
+def _speaker(policy):
+    "What tells a policy from another: the parts of a mixture, the model of any other."
+    parts = getattr(policy, 'parts', None)
+    return getattr(policy, 'model', policy) if parts is None else parts
