@@ -6569,6 +6569,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'rl4llm/rollouts/archives.py'),
                                           'rl4llm.rollouts.archives.Archive._judge': ( 'rollouts/archives.html#archive._judge',
                                                                                        'rl4llm/rollouts/archives.py'),
+                                          'rl4llm.rollouts.archives.Archive._note': ( 'rollouts/archives.html#archive._note',
+                                                                                      'rl4llm/rollouts/archives.py'),
                                           'rl4llm.rollouts.archives.Archive._repr_html_': ( 'rollouts/archives.html#archive._repr_html_',
                                                                                             'rl4llm/rollouts/archives.py'),
                                           'rl4llm.rollouts.archives.Archive.first_success': ( 'rollouts/archives.html#archive.first_success',
