@@ -553,3 +553,67 @@ def test_more_of_them(policy, items):
         novelty(torch.zeros(1, 2), torch.zeros(1, 3))
     with pytest.raises(ValueError, match='a problem of .lock. has 3 parts'):
         coverage(Archive(LOCK))
+
+
+@pytest.mark.parametrize('weight', [math.nan, -1.0, math.inf])
+def test_a_weight_that_is_none_is_refused(policy, items, weight):
+    def weigh(archive, tree):
+        return [weight] * len(archive.open)
+
+    choose = partial(by_count, weigh=weigh)
+    with pytest.raises(ValueError, match=f'by_count: a cell has the weight {weight}'):
+        explore(Forest(policy, items, seed=0), choose, budget=4)
+
+
+def test_a_weight_of_nothing_is_allowed():
+    archive = Archive(PUZZLE)
+    archive.cells = {place: Cell(place, 0.0, 0) for place in range(3)}
+    noise = partial(torch.full, fill_value=0.5, dtype=torch.float64)
+    chosen = by_count(None, archive, 1, lambda n: noise((n,)), weigh=lambda *_: [0, 1, 0])
+    assert chosen == [1]
+
+
+def test_found_by_what_was_drawn(policy, items):
+    archive = Archive(PUZZLE)
+    archive.log = [(5, 'cell'), (9, 'solved'), (12, 'cell')]
+    archive.drawn_at = [2, 4, 6]
+    assert [archive.found('cell', at, drawn=True) for at in (1, 2, 5, 6)] == [0, 1, 1, 2]
+    assert archive.found('cell', 5) == 1 and archive.found('solved', drawn=True) == 1
+    for archive in explore(Forest(policy, items, seed=0), budget=12):
+        spent = [at for at, _ in archive.log]
+        assert all(drawn < at for drawn, at in zip(archive.drawn_at, spent))
+        assert archive.drawn_at == sorted(archive.drawn_at)
+        assert archive.found('cell', archive.counts['drawn'], drawn=True) == archive.found('cell')
+
+
+def test_a_solution_in_another_spelling_is_kept_beside_the_first(policy):
+    item = Item('countdown', ((3, 3, 5), 5, 99, '+-*'))
+    spellings = ('3 + 5 = 8 ; 8 - 3 = 5', '5 + 3 = 8 ; 8 - 3 = 5')
+    verify = task('countdown').verify
+    assert len({verify(item, text).answer for text in spellings}) == 1
+    archive = Archive(item)
+    for node, text in enumerate(spellings, start=1):
+        archive.insert(node, text, length=11, ended=True)
+    assert list(archive.solved.values()) == [1]  # in one archive once
+    sampler = archived_rows()
+    for seed in range(40):
+        rows = sampler(policy, [item], 8, seed=seed)
+        sampler.update(rows)
+        texts = [text for kept in sampler.kept for text in kept.texts]
+        answers = [verify(item, text).answer for text in texts]
+        assert len(set(texts)) == len(texts)
+        if len(set(answers)) < len(answers):
+            return
+    raise AssertionError('no solution came in two spellings')
+
+
+def test_a_step_that_finds_nothing_gives_back_what_is_kept(policy, items):
+    sampler = archived_rows()
+    rows = sampler(policy, items, 16, seed=0)
+    sampler.update(rows)
+    hopeless = [Item('countdown', ((1, 1, 1, 2), 99, 99, '+-*'))]
+    for seed in range(3):
+        barren = sampler(policy, hopeless, 4, seed=seed)
+        assert barren.texts == rows.texts and barren.loss_weight.all()
+        sampler.update(barren)
+    assert len(sampler.kept) == 1

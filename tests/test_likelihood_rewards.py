@@ -272,3 +272,39 @@ def test_bad_input_is_answered_in_one_sentence(policy, rows):
         pairwise_agreement(torch.zeros(2), torch.zeros(3), torch.zeros(3).long())
     with pytest.raises(ValueError, match='rewards have shape'):
         prompt_echo(**BEHIND)(rows.rewards[:, None], rows.group, rollouts=rows, policy=policy)
+
+
+@pytest.mark.parametrize(
+    'make, said',
+    [
+        (lambda: follow_up_likelihood(praise='yes'), "praise is 'yes'"),
+        (lambda: follow_up_likelihood(blame=('no', ' ')), 'none of them empty'),
+        (lambda: follow_up_likelihood(praise=(3,)), 'wanted a list of texts'),
+        (lambda: follow_up_likelihood(shown='hello'), 'names nothing'),
+        (lambda: prompt_echo(shown='{foo} {text}'), r'names \{foo\}, \{text\}'),
+        (lambda: prompt_echo(shown='{text'), 'cannot be filled in'),
+    ],
+)
+def test_a_stage_refuses_replies_and_frames_that_are_none(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_the_functions_refuse_them_too(policy, rows):
+    given = asked(rows, policy)
+    with pytest.raises(ValueError, match='follow_up_scores: blame is'):
+        follow_up_scores(rows.rewards, rows.group, **given, praise=('yes',), blame='no')
+    with pytest.raises(ValueError, match='follow_up_scores has 0 texts'):
+        follow_up_scores(rows.rewards, rows.group, **given, praise=())
+    for shown in ('hello', '{0}', '{text.upper}'):
+        with pytest.raises(ValueError, match='nothing else'):
+            shown_texts(policy, rows, shown)
+    both = shown_texts(policy, rows, '{text}|{answer}')
+    assert both[0].startswith(rows.texts[0] + '|')
+
+
+def test_a_tail_has_to_fit_behind_a_token(policy):
+    tail = [5] * (policy.context - 1)
+    assert continuation_logp(policy, [[1, 7]], [tail]).isfinite().all()
+    with pytest.raises(ValueError, match=f'a tail has {policy.context} tokens'):
+        continuation_logp(policy, [[1]], [tail + [5]])

@@ -150,3 +150,37 @@ def test_rows_of_different_labels_share_no_baseline():
         2,
         1,
     ]
+
+
+# -- what the size cannot change, and bad input
+
+
+def test_the_size_changes_no_rate_in_the_mean_over_draws():
+    answers = ['a'] * 4 + ['b', 'b', 'c', None]
+    found = {}
+    for size in (1, 2, 8):
+        labels = [
+            voted_labels(answers, [1.0] * 8, size=size, voters=3, seed=seed) for seed in range(800)
+        ]
+        rate, _ = rate_and_diversity([answers] * 800, labels)
+        found[size] = rate, sum(own.count('a') for own in labels) / 6400
+    for column in zip(*found.values()):
+        assert max(column) - min(column) < 0.05
+
+
+def test_a_label_of_nobody_is_counted_as_one():
+    assert rate_and_diversity([['7', '7', None, None]], [['7', '7', None, None]]) == (0.5, 2)
+
+
+@pytest.mark.parametrize(
+    'call, said',
+    [
+        (lambda: voted_labels(['a', 'b'], [1.0], size=1, voters=2), '2 answers, 1 weights'),
+        (lambda: voted_labels(['a'], [1.0], size=1, voters=1, texts=[]), '0 texts'),
+        (lambda: nearest_to_best([]), 'wanted at least one'),
+        (lambda: nearest_to_best([[1, 2, 3]]), 'in two columns'),
+    ],
+)
+def test_one_sentence_says_what_is_missing(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

@@ -6,6 +6,9 @@
 __all__ = ['PRAISE', 'BLAME', 'continuation_logp', 'asked_ids', 'shown_texts', 'reply_turn', 'follow_up_scores',
            'pairwise_agreement', 'cut_copies', 'echo_scores', 'follow_up_likelihood', 'prompt_echo']
 
+# %% ../../nbs/advantages/22_likelihood_rewards.ipynb #37a5f0cf
+from string import Formatter
+
 # %% ../../nbs/advantages/22_likelihood_rewards.ipynb #4fc52309
 import torch
 from jaxtyping import Float, Int
@@ -30,11 +33,16 @@ def continuation_logp(policy, heads, tails) -> Float[Tensor, "m"]:
     heads, tails: lists of token ids. nan for an empty tail.
     A head too long for the context loses its beginning. Equal pairs are scored once.
     Rounded to four decimals, so that it does not depend on how rows are put together.
-    Raises ValueError for an empty head, or unless there is one head for each tail.
+    Raises ValueError for an empty head, a tail that fills the context, or unless there is one head
+    for each tail.
     """
     if len(heads) != len(tails) or not all(map(len, heads)):
         raise ValueError(f"{len(heads)} heads and {len(tails)} tails were given, wanted a head of "
                          "at least one token for each tail.")
+    longest = max(map(len, tails), default=0)
+    if longest >= policy.context:
+        raise ValueError(f"a tail has {longest} tokens, wanted fewer than the {policy.context} of "
+                         "the context: a token of its head must be seen, too.")
     pairs = [(tuple(head), tuple(tail)) for head, tail in zip(heads, tails)]
     distinct = sorted({pair for pair in pairs if pair[1]}, key=_length)
     found = dict.fromkeys(pairs, torch.nan)
@@ -77,9 +85,24 @@ def asked_ids(reader, asked) -> list[int]:
 
 
 def shown_texts(policy, rollouts, shown: str) -> list[str]:
-    "Each response in a frame, which may name {text}, the whole of it, and {answer}."
+    """Each response in a frame, which names {text}, the whole of it, or {answer}, or both.
+
+    Raises ValueError for a frame that names neither, or anything else.
+    """
+    _check_frame(shown)
     texts = decode(policy, rollouts.tokens, rollouts.seg >= 0)
     return [shown.format(text=text, answer=final_answer(text) or '') for text in texts]
+
+
+def _check_frame(shown: str) -> None:
+    try:
+        named = {name for _, name, _, _ in Formatter().parse(shown) if name is not None}
+    except ValueError as error:
+        raise ValueError(f"the frame {shown!r:.60} cannot be filled in: {error}.") from None
+    if not named or named - {'text', 'answer'}:
+        found = ', '.join(f'{{{name}}}' for name in sorted(named)) or 'nothing'
+        raise ValueError(f"the frame {shown!r:.60} names {found}, wanted {{text}} or {{answer}} "
+                         "and nothing else.")
 
 
 def reply_turn(tokenizer) -> str:
@@ -108,7 +131,10 @@ def follow_up_scores(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, ro
     reader: the policy that is asked. praise, blame: texts; of each the mean is taken.
     shown: what the reader sees of a response.
     rewards, group: not looked at but for the dtype (signals are called with them).
+    Raises ValueError for praise or blame that is no list of texts or has an empty one, and for a
+    frame as `shown_texts`.
     """
+    _check_replies('follow_up_scores', praise, blame)
     turn = reply_turn(reader.tokenizer)
     asked = [asked_ids(reader, item) for item in rollouts.items]
     seen = [mark_ids(reader, text + turn) for text in shown_texts(policy, rollouts, shown)]
@@ -119,6 +145,17 @@ def follow_up_scores(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, ro
         found = [continuation_logp(reader, heads, [tail] * len(heads)) for tail in tails]
         return torch.stack(found).mean(0)
     return (mean_of(praise) - mean_of(blame)).to(rewards)
+
+
+def _check_replies(who: str, praise, blame) -> None:
+    "Raises ValueError unless both are texts, at least one each and none empty."
+    for name, texts in dict(praise=praise, blame=blame).items():
+        if isinstance(texts, str) or not all(isinstance(x, str) and x.strip() for x in texts):
+            raise ValueError(f"{who}: {name} is {texts!r:.60}, wanted a list of texts, none of "
+                             "them empty.")
+    if not praise or not blame:
+        raise ValueError(f"{who} has {len(praise)} texts of praise and {len(blame)} of blame, "
+                         "wanted at least one of each.")
 
 # %% ../../nbs/advantages/22_likelihood_rewards.ipynb #6baf1168
 def pairwise_agreement(scores: Float[Tensor, "n"], rewards: Float[Tensor, "n"],
@@ -159,7 +196,7 @@ def echo_scores(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollout
     reader: the policy that is asked. shown: what it sees of a response, the question included.
     run: runs of so many tokens that repeat the request are not read; None: all is read.
     rewards, group: not looked at but for the dtype (signals are called with them).
-    Raises ValueError as `cut_copies`.
+    Raises ValueError as `cut_copies` and `shown_texts`.
     """
     plain = [x if isinstance(x, str) else x.prompt(reader.style) for x in rollouts.items]
     requests = [mark_ids(reader, text) for text in plain]
@@ -209,14 +246,13 @@ class follow_up_likelihood(_ReadAdvantage):
     praise, blame, shown: as there.
     reader: 'start' (a frozen copy of the policy), 'policy' (as it is now), or a model's name or
     folder. signal: the function that computes the scores; `scores` are those of the last call.
-    Raises ValueError for no praise or no blame, on wrong shapes or infinite rewards.
+    Raises ValueError as `follow_up_scores`, and on wrong shapes or infinite rewards.
     Source: Zhang et al. (2024).
     """
     def __init__(self, *, praise=PRAISE, blame=BLAME, shown: str = '{text}',
                  reader: str = 'start', signal=follow_up_scores):
-        if not praise or not blame:
-            raise ValueError(f"follow_up_likelihood has {len(praise)} texts of praise and "
-                             f"{len(blame)} of blame, wanted at least one of each.")
+        _check_replies('follow_up_likelihood', praise, blame)
+        _check_frame(shown)
         super().__init__(signal, reader, praise=tuple(praise), blame=tuple(blame), shown=shown)
 
     def __call__(self, rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts,
@@ -231,13 +267,15 @@ class prompt_echo(_ReadAdvantage):
     """The echo of a row's request minus the mean of its group.
 
     shown, run: as in `echo_scores`. reader, signal: as in `follow_up_likelihood`.
-    Raises ValueError for a `run` below 1, on wrong shapes or infinite rewards.
+    Raises ValueError for a `run` below 1 or a frame as `shown_texts`, and on wrong shapes or
+    infinite rewards.
     Source: Jiang et al. (2026), with a text in the place of an image; `run` is ours.
     """
     def __init__(self, *, shown: str = _ECHO, run: int | None = None, reader: str = 'start',
                  signal=echo_scores):
         if run is not None:
             check_whole('prompt_echo', least=1, run=run)
+        _check_frame(shown)
         super().__init__(signal, reader, shown=shown, run=run)
 
     def __call__(self, rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts,

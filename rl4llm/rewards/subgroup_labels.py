@@ -70,11 +70,15 @@ def voted_labels(answers, weights, *, size: int, voters: int, texts=None, prompt
     answers: of all responses to one prompt, None where none can be read.
     size: neighbouring responses that share a label. voters: how many of all are drawn to vote.
     texts: what the draw depends on, beside the prompt and `seed`; the answers if None.
-    Raises ValueError for a size or a number of voters below 1.
+    Raises ValueError for a size or a number of voters below 1, or unless there are as many weights
+    and texts as answers.
     """
     if min(size, voters) < 1:
         raise ValueError(f"size is {size} and voters {voters}, wanted at least 1 of each.")
     texts = [str(answer) for answer in answers] if texts is None else texts
+    if not len(answers) == len(weights) == len(texts):
+        raise ValueError(f"voted_labels: {len(answers)} answers, {len(weights)} weights and "
+                         f"{len(texts)} texts were given, wanted one of each for each response.")
     labels = []
     for first in range(0, len(answers), size):
         drawn = _drawn(texts, voters, seed, prompt, first // size)
@@ -91,7 +95,10 @@ def _drawn(texts, count: int, *key) -> list[int]:
 
 # %% ../../nbs/rewards/13_subgroup_labels.ipynb #a1350010
 def rate_and_diversity(answers, labels) -> tuple[float, float]:
-    "The share of responses with their label, and the mean number of labels of a prompt."
+    """The share of responses with their label, and the mean number of labels of a prompt.
+
+    None, the label where no voter could be read, is counted as one, as in the released code.
+    """
     paid = [own is not None and own == label for some, voted in zip(answers, labels)
             for own, label in zip(some, voted)]
     different = [len(set(voted)) for voted in labels]
@@ -103,8 +110,12 @@ def nearest_to_best(points: Float[np.ndarray, "m 2"], *, lam: float = 0.7) -> in
 
     Among points that no other beats in both; each column is stretched to 0..1 over these. lam:
     weight of the first column.
+    Raises ValueError without a point, or for points without two columns.
     """
     points = np.asarray(points, dtype=float)
+    if points.ndim != 2 or not len(points) or points.shape[1] != 2:
+        raise ValueError(f"nearest_to_best: points of shape {points.shape} were given, wanted at "
+                         "least one, in two columns.")
     beaten = [((points >= point).all(1) & (points > point).any(1)).any() for point in points]
     front = np.flatnonzero(~np.array(beaten))
     spread = np.ptp(points[front], axis=0)
@@ -125,7 +136,7 @@ def subgroup_votes(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, roll
                    ) -> Float[Tensor, "n"]:
     """GRPO's advantage of having the label that one's subgroup voted for.
 
-    size: responses in a subgroup; None chooses among 1, 2, 4, ... by reward rate and diversity.
+    size: responses in a subgroup; None chooses a power of 2 by reward rate and diversity.
     share: part of a prompt's responses that votes. lam: weight of the reward rate.
     baseline: 'prompt', or 'subgroup' for the mean of one's own subgroup.
     weighted: False counts every vote as 1. marks: texts that end a step.
@@ -187,7 +198,7 @@ def _labels_of(ballot: dict, size: int, share: float, seed: int) -> list:
 
 
 def _best_size(ballots, share: float, lam: float, seed: int) -> int:
-    "The size of subgroups, a power of 2 up to a whole group, that the rule chooses."
+    "The size of subgroups, a power of 2 and no more than the largest group, that is chosen."
     largest = max((len(ballot['rows']) for ballot in ballots), default=1)
     sizes = [2 ** power for power in range(largest.bit_length())]
     answers = [ballot['answers'] for ballot in ballots]

@@ -155,7 +155,8 @@ class Archive:
 
     cells: by state and whether the response has ended. solved: answer -> node.
     texts, scores: of the nodes of responses that have ended.
-    spent: tokens read and drawn so far. log: (tokens spent, 'cell' or 'solved') when found.
+    spent: tokens read and drawn so far. log: (tokens spent, 'cell' or 'solved') when found;
+    drawn_at: the tokens that were drawn by then.
     counts: what was done how often. memory: what a choice wants to remember.
     Raises ValueError for a problem that cannot be verified.
     """
@@ -171,6 +172,7 @@ class Archive:
         self.scores = {}
         self.spent = 0
         self.log = []
+        self.drawn_at = []
         self.counts = Counter()
         self.memory = {}
 
@@ -183,7 +185,7 @@ class Archive:
         if before is None:
             what = 'new'
             self.cells[key] = Cell(node, score, length, ended)
-            self.log.append((self.spent, 'cell'))
+            self._note('cell')
         else:
             before.seen += 1
             if (score, -length) > (before.score, -before.length):
@@ -200,17 +202,23 @@ class Archive:
         answer = verdict.answer or text
         if verdict.correct and answer not in self.solved:
             self.solved[answer] = node
-            self.log.append((self.spent, 'solved'))
+            self._note('solved')
         return verdict.score
+
+    def _note(self, what: str) -> None:
+        "Remember when something was found."
+        self.log.append((self.spent, what))
+        self.drawn_at.append(self.counts['drawn'])
 
     @property
     def open(self) -> list[Cell]:
         "Cells that one can draw on from."
         return [cell for cell in self.cells.values() if not cell.ended]
 
-    def found(self, what: str, within: float = math.inf) -> int:
-        "How many of 'cell' or 'solved' were found before so many tokens were spent."
-        return sum(kind == what and spent <= within for spent, kind in self.log)
+    def found(self, what: str, within: float = math.inf, *, drawn: bool = False) -> int:
+        "How many of 'cell' or 'solved' were found before so many tokens were spent, or `drawn`."
+        when = self.drawn_at if drawn else [spent for spent, _ in self.log]
+        return sum(kind == what and at <= within for at, (_, kind) in zip(when, self.log))
 
     @property
     def first_success(self) -> float:
@@ -236,11 +244,15 @@ def by_count(tree, archive: Archive, count: int, noise, *, weigh=count_weight) -
     """A choice of up to `count` cells in proportion to `weigh(archive, tree)`, none twice.
 
     As all choices it gives the numbers of nodes of the tree. noise(n): n uniform numbers.
-    Raises ValueError unless there is a weight for each open cell.
+    Raises ValueError unless there is a weight for each open cell, finite and not negative.
     """
     cells = archive.open
     weights = torch.as_tensor(weigh(archive, tree), dtype=torch.float64)
     check_shape(weights, (len(cells),), 'the tensor of weights')
+    bad = weights[~(weights.isfinite() & (weights >= 0))].tolist()
+    if bad:
+        raise ValueError(f"by_count: a cell has the weight {bad[0]}, wanted finite numbers of at "
+                         "least 0.")
     keys = noise(len(cells)).log() / weights
     best = keys.topk(min(count, len(cells))).indices.tolist()
     for number in best:
@@ -521,7 +533,8 @@ class archived_rows:
 
     A group is what an archive finds with as many responses as `sample` would draw, each solution
     once. width: responses behind each chosen node. batch: nodes of a round.
-    choose: see `by_count`. size: so many steps that found something come back with the present one.
+    choose: see `by_count`. size: the rows of so many steps that found a new text come back with
+    the present ones, and may hold solutions of these in another spelling.
     Raises ValueError for a width or batch below 1, a negative size, or as `explore`.
     Source: Go-Explore (2019), its second phase.
     """
