@@ -242,6 +242,8 @@ def _study_command(
     out: _Out = None,
     workers: _Workers = 2,
     store: Store = False,
+    maps: Annotated[bool, typer.Option(
+        '--map', help='Train nothing: where its claims hold, from its stored runs.')] = False,
 ):
     """Repeat a stored study: tune each arm's step size, train all seeds, write the results.
 
@@ -249,6 +251,7 @@ def _study_command(
 
     Example: rl4llm study clip_higher --workers 4
     """
+    if maps: return _show_maps(name, out)
     from rl4llm.core.settings_file import settings
     from rl4llm.core.storage import readable_json, write_atomic
     from rl4llm.studies.frontiers import store_frontiers
@@ -261,6 +264,25 @@ def _study_command(
         typer.echo(f'stored: {save_study(results)}')
         if study.has_frontier:
             typer.echo(f'verdict: {store_frontiers(name)}')
+
+
+def _show_maps(name: str, out) -> None:
+    "The maps of a study: what each says, its cells, and a picture of it in a folder."
+    from rl4llm.atlas.regime_maps import (MAPS, map_sentence, maps_of_study, plot_map,
+                                          readable_cells, study_of_map)
+    from rl4llm.core.settings_file import settings
+    found = maps_of_study(name)
+    if not found:
+        known = sorted({study_of_map(one) for one in MAPS.values()})
+        raise ValueError(f"the study {name!r} has no map; those that have one: {', '.join(known)}.")
+    folder = out or settings().runs / 'maps'
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in found:
+        typer.echo(_in_columns(map_sentence(one)))
+        typer.echo(readable_cells(one).to_string(index=False))
+        file = folder / f'{one.name}.png'
+        plot_map(one).figure.savefig(file, dpi=150)
+        typer.echo(f'picture: {file}\n')
 
 # %% ../../nbs/app/02_cli.ipynb #3cffd4c9
 claims = typer.Typer(no_args_is_help=True, rich_markup_mode='markdown',
@@ -289,6 +311,7 @@ def _claims_show(name: _ClaimName):
     """The parts of one claim: differences with intervals, p-values, verdicts."""
     from rl4llm.atlas.claims import (claim_named, claim_rows, claim_verdict, paper_of, then,
                                      why_earlier_loop, why_waiting, words_of)
+    from rl4llm.atlas.regime_maps import map_sentence, maps_of_claim
     claim = claim_named(name)
     for said in (claim.statement, f'paper: {paper_of(claim)}', f'its words: {words_of(claim)}'):
         typer.echo(_in_columns(said))
@@ -299,6 +322,8 @@ def _claims_show(name: _ClaimName):
     for number, row in enumerate(claim_rows(claim).to_dict('records'), 1):
         typer.echo(f'\n{_part_text(number, row)}')
     typer.echo(_in_columns(f'\ndiffers from the paper: {claim.differs}'))
+    for found in maps_of_claim(name):
+        typer.echo(_in_columns(f'map: {map_sentence(found)}'))
     typer.echo(f'run again: rl4llm claims run {name}')
 
 

@@ -2,6 +2,7 @@
 from . import catalogue as catalogue
 from . import claims as claims
 from . import explorer as explorer
+from . import regime_maps as regime_maps
 from .catalogue import ALSO as ALSO
 from .catalogue import PARTLY as PARTLY
 from .catalogue import carries as carries
@@ -61,3 +62,19 @@ from .claims import words_of as words_of
 from .explorer import SHOWN as SHOWN
 from .explorer import atlas_explorer as atlas_explorer
 from .explorer import atlas_rows as atlas_rows
+from .regime_maps import DIALS as DIALS
+from .regime_maps import FEWEST_SEEDS as FEWEST_SEEDS
+from .regime_maps import MAPS as MAPS
+from .regime_maps import RegimeMap as RegimeMap
+from .regime_maps import answers_of as answers_of
+from .regime_maps import map_cells as map_cells
+from .regime_maps import map_named as map_named
+from .regime_maps import map_sentence as map_sentence
+from .regime_maps import maps_of_claim as maps_of_claim
+from .regime_maps import maps_of_study as maps_of_study
+from .regime_maps import maps_table as maps_table
+from .regime_maps import measured_cell as measured_cell
+from .regime_maps import plot_map as plot_map
+from .regime_maps import read_map as read_map
+from .regime_maps import readable_cells as readable_cells
+from .regime_maps import study_of_map as study_of_map
