@@ -287,7 +287,8 @@ def _show_maps(name: str, out) -> None:
 # %% ../../nbs/app/02_cli.ipynb #3cffd4c9
 claims = typer.Typer(no_args_is_help=True, rich_markup_mode='markdown',
                      help='Claims of papers: **list** them, **show** one with its numbers, '
-                          '**table** of all as Markdown, **run** the study behind one again.')
+                          '**table** of all as Markdown, **report** of all with pictures, '
+                          '**run** the study behind one again.')
 app.add_typer(claims, name='claims')
 
 # %% ../../nbs/app/02_cli.ipynb #762bd5d0
@@ -347,9 +348,16 @@ def _part_text(number: int, row: dict) -> str:
 def _claims_markdown():
     """All claims as a Markdown table."""
     from rl4llm.atlas.claims import claims_table
-    made = claims_table().reset_index()
-    for row in (list(made), ['---'] * len(made.columns), *made.astype(str).values.tolist()):
-        typer.echo('| ' + ' | '.join(row) + ' |')
+    from rl4llm.studies.frontiers import markdown_table
+    typer.echo(markdown_table(claims_table().astype(str)))
+
+
+@claims.command('report')
+def _claims_report(out: _Out = None):
+    """All claims as a page, claims.md: verdict and picture, numbers, maps, caveats."""
+    from rl4llm.atlas.claims_report import claims_report
+    from rl4llm.core.settings_file import settings
+    typer.echo(f"report: {claims_report(out or settings().runs / 'claims')}")
 
 # %% ../../nbs/app/02_cli.ipynb #7720584d
 @claims.command('run')

@@ -1,6 +1,7 @@
 # Written by nbs/_stubs.py: the names that __init__.py resolves on first use.
 from . import catalogue as catalogue
 from . import claims as claims
+from . import claims_report as claims_report
 from . import explorer as explorer
 from . import regime_maps as regime_maps
 from .catalogue import ALSO as ALSO
@@ -59,11 +60,15 @@ from .claims import token_ratio as token_ratio
 from .claims import why_earlier_loop as why_earlier_loop
 from .claims import why_waiting as why_waiting
 from .claims import words_of as words_of
+from .claims_report import claim_section as claim_section
+from .claims_report import plot_claim as plot_claim
+from .claims_report import report_html as report_html
+from .claims_report import told_claims as told_claims
+from .claims_report import verdict_counts as verdict_counts
 from .explorer import SHOWN as SHOWN
 from .explorer import atlas_explorer as atlas_explorer
 from .explorer import atlas_rows as atlas_rows
 from .regime_maps import DIALS as DIALS
-from .regime_maps import FEWEST_SEEDS as FEWEST_SEEDS
 from .regime_maps import MAPS as MAPS
 from .regime_maps import RegimeMap as RegimeMap
 from .regime_maps import answers_of as answers_of

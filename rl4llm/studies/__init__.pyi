@@ -47,6 +47,7 @@ from .frontiers import frontier_luck as frontier_luck
 from .frontiers import frontier_table as frontier_table
 from .frontiers import frontier_verdict as frontier_verdict
 from .frontiers import furthest as furthest
+from .frontiers import markdown_table as markdown_table
 from .frontiers import measured_frontiers as measured_frontiers
 from .frontiers import not_there_yet as not_there_yet
 from .frontiers import path_from_counts as path_from_counts

@@ -7,7 +7,7 @@ __all__ = ['Path', 'path_from_counts', 'paths_on_the_way', 'paths_at_the_end', '
            'frontier_luck', 'frontier_interval', 'by_method', 'furthest', 'shared_gains', 'first_gain',
            'frontier_table', 'frontier_differences', 'dominance', 'plot_frontiers', 'study_paths', 'readings',
            'measured_frontiers', 'verdict_file', 'store_frontiers', 'FrontierVerdict', 'frontier_verdict',
-           'verdict_table', 'not_there_yet', 'plot_study']
+           'verdict_table', 'markdown_table', 'not_there_yet', 'plot_study']
 
 # %% ../../nbs/studies/05_frontiers.ipynb #cc75ad77
 import html, json
@@ -528,7 +528,7 @@ class FrontierVerdict:
 
     def _repr_markdown_(self):
         if not self.known: return self.headline
-        return f'{self.headline}\n\n{_markdown(self.changes)}\n\n{_ON_THE_LINE}'
+        return f'{self.headline}\n\n{markdown_table(self.changes)}\n\n{_ON_THE_LINE}'
 
     def _repr_html_(self):
         table = f'{self.changes.to_html()}<p>{_ON_THE_LINE}</p>' if self.known else ''
@@ -686,7 +686,7 @@ def _against_base(reading: dict, level: float | None) -> dict[str, str]:
     return said
 
 
-def _markdown(table: pd.DataFrame) -> str:
+def markdown_table(table: pd.DataFrame) -> str:
     "A table of texts in Markdown."
     head = [table.index.name, *table.columns]
     rows = [head, ['---'] * len(head), *table.reset_index().values.tolist()]
