@@ -165,6 +165,7 @@ TAKES_A_FOLDER = {
     'demo': [],
     'pretrain': [],
     'study': [],
+    'claims report': [],
     'claims run': ['psr_narrows'],
     'scale run': ['grpo', '--small', '--steps', '1'],
     'scale launch': ['grpo', '--small', '--print'],
