@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 from rl4llm.app.cli import app
@@ -23,15 +24,25 @@ from rl4llm.atlas.regime_maps import (
     plot_map,
     read_map,
     readable_cells,
+    study_of_map,
 )
 from rl4llm.studies.comparison import holm
-from rl4llm.studies.study import load_study, study_file, study_runs
+from rl4llm.studies.study import (
+    earlier_arms,
+    load_study,
+    stale_runs,
+    study_file,
+    study_runs,
+)
 from rl4llm.tasks import task
 from rl4llm.tasks.countdown import all_solutions
 
 pytestmark = pytest.mark.skipif(
     not study_file('frontier').exists(), reason='stored runs come with the source tree alone'
 )
+
+
+TOLD = [name for name in MAPS if study_of_map(name) == 'frontier']
 
 
 @pytest.fixture(scope='module')
@@ -113,7 +124,7 @@ def test_tries_are_a_dial_and_the_base_has_no_seeds_of_its_own(stored):
 
 
 def test_p_values_are_corrected_over_the_cells_that_are_asked():
-    for name in MAPS:
+    for name in TOLD:
         cells = map_cells(name)
         asked = cells['p_holm'].notna()
         assert np.allclose(cells.loc[asked, 'p_holm'], holm(cells.loc[asked, 'p'].to_numpy()))
@@ -169,7 +180,8 @@ def test_a_cell_without_problems_is_empty(stored):
 
 
 def test_the_gain_marks_what_is_like_the_paper():
-    for name, found in MAPS.items():
+    for name in TOLD:
+        found = MAPS[name]
         cells = map_cells(name)
         low, high = found.paper_gain
         assert cells['like the paper'].equals(cells['gain'].between(low, high))
@@ -201,7 +213,6 @@ paper: larger
         ('steps: [20, 100]', 'width: [20, 100]', 'wanted two of step size'),
         (', steps: [20, 100]', '', 'wanted two of step size'),
         ('steps: [20, 100]', 'steps: [20]', 'wanted two values or more'),
-        ('metric: pass@64', 'metric: entropy', 'wanted pass@ and a number'),
         ('part: 2', 'colour: red', 'colour'),
         ('name: mine', 'name: yours', 'like the file'),
     ],
@@ -213,6 +224,66 @@ def test_a_wrong_file_is_answered(tmp_path, old, new, said):
     file.write_text(GOOD.replace(old, new))
     with pytest.raises((ValueError, KeyError), match=said):
         read_map(file)
+
+
+def test_a_metric_of_training_has_no_dial_of_problems(tmp_path):
+    file = tmp_path / 'mine.yaml'
+    text = GOOD.replace('pass@64', 'entropy')
+    file.write_text(text)
+    assert read_map(file)['metric'] == 'entropy'
+    file.write_text(text.replace('steps: [20, 100]', 'k: [4, 8]'))
+    with pytest.raises(ValueError, match="'entropy' is a metric of training; wanted pass@"):
+        read_map(file)
+
+
+def test_metrics_are_means_of_ten_steps_paired_by_seed(stored):
+    found = RegimeMap(
+        name='falls',
+        claim='nsr_keeps',
+        part=2,
+        metric='entropy',
+        paper='',
+        dials={'step size': (3e-5, 3e-4), 'steps': (20, 100)},
+    )
+    cells = map_cells(found, stored).set_index(['step size', 'steps'])
+    for lr, step in ((3e-5, 20), (3e-4, 100)):
+        ends = {}
+        for run in stored['runs']:
+            if run['lr'] == lr and run['arm'] in ('negative', 'positive'):
+                last = run['metrics']['entropy'][step - 10 : step]
+                ends[run['arm'], run['seed']] = sum(last) / 10
+        gaps = np.array([ends['negative', seed] - ends['positive', seed] for seed in range(5)])
+        cell = cells.loc[(lr, step)]
+        assert cell['difference'] == pytest.approx(gaps.mean(), abs=1e-9)
+        half = stats.t.ppf(0.975, 4) * gaps.std(ddof=1) / math.sqrt(5)
+        assert cell['high'] - cell['difference'] == pytest.approx(half, rel=1e-6)
+
+
+def test_both_arms_are_in_the_regime_of_a_cell():
+    old = load_study('negative_reinforcement')
+    found = RegimeMap(
+        name='updates',
+        claim='nsr_keeps',
+        part=2,
+        metric='pass@256',
+        study='negative_reinforcement',
+        level='all',
+        paper='',
+        dials={'regime': ('on-policy', 'four mini-batches'), 'steps': (50, 100)},
+    )
+    cells = map_cells(found, old).set_index(['regime', 'steps'])
+    whole = lambda level, item: True  # noqa: E731
+    for regime, lr in (('on-policy', 1e-4), ('four mini-batches', 5e-5)):
+        part = dict(old, runs=[run for run in old['runs'] if run['regime'] == regime])
+        arms = [
+            share(part, arm, lr, 50, 256, 'evaluations', whole) for arm in ('negative', 'positive')
+        ]
+        assert cells.loc[(regime, 50), 'difference'] == pytest.approx(arms[0] - arms[1], abs=1e-9)
+    assert 'older than a change' in map_sentence(found) or not stale_or_earlier(old)
+
+
+def stale_or_earlier(stored):
+    return bool(stale_runs(stored) or earlier_arms(stored))
 
 
 def test_the_base_does_not_choose_problems_that_it_is_compared_on(tmp_path):
@@ -228,7 +299,8 @@ def test_maps_are_of_claims_and_every_dial_is_told():
     used = {dial for found in MAPS.values() for dial in found.dials}
     assert used <= set(DIALS)
     assert [found.name for found in maps_of_claim('psr_narrows')] == ['psr_tries']
-    assert [found.name for found in maps_of_study('frontier')] == list(MAPS)
+    assert [found.name for found in maps_of_study('frontier')] == TOLD
+    assert [found.name for found in maps_of_study('updates_map')] == ['clip_updates']
     assert maps_of_study('clip_higher') == []
     with pytest.raises(KeyError):
         map_named('nothing')
@@ -236,7 +308,9 @@ def test_maps_are_of_claims_and_every_dial_is_told():
 
 def test_sentence_table_and_text_say_the_same():
     table = maps_table()
-    for name in MAPS:
+    for name in set(MAPS) - set(TOLD):
+        assert study_file(study_of_map(name)).exists() or 'not stored' in table.loc[name, 'says']
+    for name in TOLD:
         assert table.loc[name, 'says'] in map_sentence(name)
         words = readable_cells(name)['says'].value_counts()
         assert all(f'{count} {word}' in map_sentence(name) for word, count in words.items())
@@ -253,7 +327,7 @@ def test_picture_has_a_number_for_each_cell():
 def test_the_command_prints_and_draws(tmp_path):
     done = CliRunner().invoke(app, ['study', 'frontier', '--map', '--out', str(tmp_path)])
     assert done.exit_code == 0, done.output
-    assert {file.stem for file in tmp_path.glob('*.png')} == set(MAPS)
+    assert {file.stem for file in tmp_path.glob('*.png')} == set(TOLD)
     assert 'as predicted' in done.output
     none = CliRunner().invoke(app, ['study', 'clip_higher', '--map'])
     assert none.exit_code != 0

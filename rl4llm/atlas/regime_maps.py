@@ -17,24 +17,26 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #a4080955
+# %% ../../nbs/atlas/03_regime_maps.ipynb #a58b09d0
 from ..analysis.passk import pass_at_k
 from ..analysis.plots import style
-from .claims import (Part, arm_of, border_of, claim_named, lacks_runs, predicted_sign)
+from .claims import Part, arm_of, border_of, claim_named, predicted_sign
 from ..core.policy import ASSETS
 from ..core.settings_file import check_name
 from ..studies.comparison import crossed_luck, half_width, holm, p_value
 from ..studies.definition_files import read_definition
-from ..studies.study import load_study, study_named, study_runs
+from ..studies.study import (earlier_arms, load_study, stale_runs, study_file, study_named,
+                                  study_runs)
 from ..tasks import task
 from ..tasks.countdown import all_solutions
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #be9abfc7
+# %% ../../nbs/atlas/03_regime_maps.ipynb #5ee03723
 DIALS = {
     'step size': 'step sizes that the study trained',
     'steps': 'steps of training at which the study measured on the way',
     'k': 'numbers of tries',
     'level': 'levels of the held-out problems',
+    'regime': 'regimes of the study, such as updates for each batch; both arms are in each',
     'base accuracy': "problems by the pass@1 of the base, as ranges [from, below]",
     'answers': 'problems by the number of their different answers, as ranges [from, below]',
 }
@@ -46,7 +48,7 @@ class RegimeMap:
 
     claim, part: whose arms and whose prediction; the first part is 1.
     dials: name (of DIALS) -> values; the first gives the rows. metric: in place of the part's.
-    level: of the problems, in place of the part's; 'all' for all.
+    level: of the problems, in place of the part's; 'all' for all. study: in place of the claim's.
     paper: where the paper stands, in words. paper_gain: the least and the largest gain of pass@1
     that it reports for the arm; () if it reports none.
     """
@@ -57,6 +59,7 @@ class RegimeMap:
     part: int = 1
     metric: str = ''
     level: str = ''
+    study: str = ''
     paper_gain: tuple = ()
 
     @property
@@ -66,10 +69,11 @@ class RegimeMap:
         level = {'': part.level, 'all': None}.get(self.level, self.level)
         return dataclasses.replace(part, metric=self.metric or part.metric, level=level)
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #f747c7de
+# %% ../../nbs/atlas/03_regime_maps.ipynb #3b9650f6
 _EXAMPLE = {
     'name': 'nsr_steps', 'claim': 'nsr_keeps', 'part': 1, 'metric': 'pass@64', 'level': 'hard',
-    'dials': {}, 'paper': 'seven billion parameters', 'paper_gain': (0.04, 0.2),
+    'study': 'frontier', 'dials': {}, 'paper': 'seven billion parameters',
+    'paper_gain': (0.04, 0.2),
 }
 
 
@@ -94,13 +98,17 @@ def _what_is_wrong(found: RegimeMap) -> str:
     for dial, values in found.dials.items():
         if not isinstance(values, tuple) or len(values) < 2:
             return f"the dial {dial!r} has {values!r}; wanted two values or more."
-    if not found.asked.metric.startswith('pass@'):
-        return f"the metric is {found.asked.metric!r}; wanted pass@ and a number of tries."
+    of_problems = [dial for dial in found.dials if dial in _OF_PROBLEMS]
+    if of_problems and not found.asked.metric.startswith('pass@'):
+        return (f"the dial {of_problems[0]!r} turns what is read from problems, and "
+                f"{found.asked.metric!r} is a metric of training; wanted pass@ and a number.")
     if found.asked.minus == 'base' and 'base accuracy' in found.dials:
         return ("the same counts of the base would choose the problems and be compared with; "
                 "take another dial than 'base accuracy', or another arm than the base.")
     return ''
 
+
+_OF_PROBLEMS = ('k', 'level', 'base accuracy', 'answers')
 
 MAPS = {}                          # name -> RegimeMap
 
@@ -118,7 +126,8 @@ def map_named(name: str) -> RegimeMap:
 
 def study_of_map(name) -> str:
     "The study whose runs a map reads."
-    return claim_named(map_named(name).claim).study
+    found = map_named(name)
+    return found.study or claim_named(found.claim).study
 
 
 def maps_of_study(name: str) -> list[RegimeMap]:
@@ -128,10 +137,11 @@ def maps_of_study(name: str) -> list[RegimeMap]:
 
 
 def maps_of_claim(name: str) -> list[RegimeMap]:
-    "The maps of a claim."
-    return [found for found in MAPS.values() if found.claim == name]
+    "The maps of a claim whose runs are stored here."
+    return [found for found in MAPS.values()
+            if found.claim == name and study_file(study_of_map(found)).exists()]
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #faf3f718
+# %% ../../nbs/atlas/03_regime_maps.ipynb #368a0368
 def _chosen(found: RegimeMap, place: dict, base) -> np.ndarray:
     "Which problems of an evaluation of the base belong to a cell."
     chosen = np.ones(len(base.keys), dtype=bool)
@@ -141,7 +151,7 @@ def _chosen(found: RegimeMap, place: dict, base) -> np.ndarray:
         chosen &= (accuracy >= low) & (accuracy < below)
     if 'answers' in place:
         low, below = place['answers']
-        known = answers_of(claim_named(found.claim).study)
+        known = answers_of(study_of_map(found))
         counts = np.array([known[key] for key in base.keys])
         chosen &= (counts >= low) & (counts < below)
     return chosen
@@ -162,10 +172,17 @@ def answers_of(study: str) -> dict[str, int]:
 _ANSWERS = {}                      # study -> key of a problem -> number of answers
 
 
-def _middle(runs) -> float:
-    "The middle one of the step sizes of some runs."
-    sizes = sorted({run.config['recipe']['lr'] for run in runs})
-    return sizes[len(sizes) // 2]
+def _middle(runs, arm: str) -> float:
+    "The middle one of the step sizes of an arm; nan if it was not trained."
+    sizes = sorted({run.config['recipe']['lr'] for run in runs if arm_of(run) == arm})
+    return sizes[len(sizes) // 2] if sizes else math.nan
+
+
+def _arms_at(part: Part, place: dict) -> list[str]:
+    "The two arms of a part, in the regime of a place."
+    if 'regime' not in place: return [part.arm, part.minus]
+    return [arm if arm == 'base' else f"{place['regime']}/{arm.rpartition('/')[2]}"
+            for arm in (part.arm, part.minus)]
 
 
 def _reach(runs, step: int, chosen, k: int) -> Float[np.ndarray, "s p k"]:
@@ -174,7 +191,7 @@ def _reach(runs, step: int, chosen, k: int) -> Float[np.ndarray, "s p k"]:
     return np.stack([pass_at_k(exam.num_samples[chosen], exam.num_correct[chosen], [k])
                      for exam in exams])
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #8995b820
+# %% ../../nbs/atlas/03_regime_maps.ipynb #5dcbf8cd
 _FEWEST_SEEDS = 3
 
 
@@ -187,28 +204,42 @@ def measured_cell(found: RegimeMap, place: dict, runs: list) -> dict:
     Raises ValueError for a place where nothing was measured.
     """
     part = found.asked
-    size = place.get('step size', _middle(runs))
-    own = _runs_at(runs, part.arm, size)
+    arm, minus = _arms_at(part, place)
+    size = place.get('step size', _middle(runs, arm))
+    own = _runs_at(runs, arm, size)
     if not own:
-        raise ValueError(f"map {found.name!r}: {part.arm} was not trained at {size:g}.")
+        raise ValueError(f"map {found.name!r}: {arm} was not trained at {size:g}.")
     step = _step_of(found, place, own[0])
     chosen = _chosen(found, place, own[0].base)
     if chosen.sum() < 2: return dict(_EMPTY, problems=int(chosen.sum()))
     against = (own[:1], 0)                              # the base, as the first run has it
-    if part.minus != 'base':
-        against = (_runs_at(runs, part.minus, size), step)
+    if minus != 'base':
+        against = (_runs_at(runs, minus, size), step)
+    firsts = [_reach(*of, chosen, 1).mean() for of in ((own, step), against, (own[:1], 0))]
+    after, control, before = firsts
+    seeds = len(own) if minus == 'base' else min(len(own), len(against[0]))
+    beside = dict(seeds=seeds, problems=int(chosen.sum()), gain=float(after - before),
+                  broken=bool(control < before / 2))
+    if not part.metric.startswith('pass@'):
+        return _metric_gap(part, own, against[0], step) | beside
     k = place.get('k', int(part.metric.removeprefix('pass@')))
     ends = [_reach(*of, chosen, k) for of in ((own, step), against)]
-    firsts = [_reach(*of, chosen, 1).mean() for of in ((own, step), against, (own[:1], 0))]
-    seeds = len(own) if part.minus == 'base' else min(len(own), len(against[0]))
-    after, control, before = firsts
-    beside = dict(seeds=seeds, problems=int(chosen.sum()), gain=float(after - before))
-    return _interval_of(part, *ends) | beside | dict(broken=bool(control < before / 2))
+    return _interval_of(part, *crossed_luck(*ends)) | beside
 
 
-def _interval_of(part: Part, values, minus) -> dict:
+def _metric_gap(part: Part, own, other, step: int) -> dict:
+    "The difference of a training metric over the ten steps before one, paired by seed."
+    def near(run):
+        return run.metrics[part.metric].iloc[max(0, step - 10):step].mean()
+
+    others = {run.seed: near(run) for run in other}
+    gaps = np.array([near(run) - others[run.seed] for run in own if run.seed in others])
+    luck = [(gaps.var(ddof=1, keepdims=True) / len(gaps), len(gaps) - 1)]
+    return _interval_of(part, gaps.mean(keepdims=True), luck)
+
+
+def _interval_of(part: Part, mean, luck) -> dict:
     "Difference, interval, and p-value against the border of a part."
-    mean, luck = crossed_luck(values, minus)
     difference = float(mean[0])
     half = float(half_width(luck, 0.95)[0])
     p = float(p_value(mean - border_of(part, difference), luck)[0])
@@ -233,7 +264,7 @@ def _runs_at(runs, arm: str, size: float) -> list:
     own = [run for run in runs if arm_of(run) == arm and run.config['recipe']['lr'] == size]
     return sorted(own, key=lambda run: run.seed)
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #92205360
+# %% ../../nbs/atlas/03_regime_maps.ipynb #056de26e
 def map_cells(name, stored: dict | None = None) -> pd.DataFrame:
     """One row for each cell of a map: the two dials, the difference, and what it says.
 
@@ -241,13 +272,14 @@ def map_cells(name, stored: dict | None = None) -> pd.DataFrame:
     Raises FileNotFoundError if there are none.
     """
     found = map_named(name)
-    exam = 'path' if 'steps' in found.dials else 'evaluations'
+    study = study_of_map(found)
+    exam = _exam_of(found)
     rows = []
     for values in product(*found.dials.values()):
         place = dict(zip(found.dials, values))
         level = place.get('level', found.asked.level)
         if stored is None:
-            runs = _stored_runs(claim_named(found.claim).study, level, exam)
+            runs = _stored_runs(study, level, exam)
         else:
             runs = study_runs(stored, level=level, exam=exam)
         rows.append({**place, **measured_cell(found, place, runs)})
@@ -258,6 +290,12 @@ def map_cells(name, stored: dict | None = None) -> pd.DataFrame:
     table['says'] = [_says(found.asked, row) for row in table.to_dict('records')]
     table['like the paper'] = _is_like_paper(found, table)
     return table
+
+
+def _exam_of(found: RegimeMap) -> str:
+    "The examinations that a map reads: those on the way if it turns steps and there are any."
+    has_path = 'steps' in found.dials and study_named(study_of_map(found)).path_tests
+    return 'path' if has_path else 'evaluations'
 
 
 @functools.lru_cache(maxsize=8)
@@ -347,7 +385,7 @@ def _title(found: RegimeMap) -> str:
     metric = 'pass@k' if 'k' in found.dials else part.metric
     return f"{metric} of {arms[0]} less that of {arms[1]}; predicted: {part.predicted}"
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #42919a1a
+# %% ../../nbs/atlas/03_regime_maps.ipynb #13a29247
 def map_sentence(name, stored: dict | None = None) -> str:
     "What a map says, in one or two sentences."
     found = map_named(name)
@@ -355,6 +393,8 @@ def map_sentence(name, stored: dict | None = None) -> str:
     counts = table['says'].value_counts()
     told = [f'{counts[word]} {word}' for word in _WORDS if word in counts]
     text = f"{found.name}: of {len(table)} cells {', '.join(told)}."
+    if stored is None and _is_old(study_of_map(found)):
+        text += ' Its runs are older than a change of the code that they call.'
     near = table[table['like the paper']]
     if not found.paper_gain: return text
     if near.empty:
@@ -364,6 +404,13 @@ def map_sentence(name, stored: dict | None = None) -> str:
     return f"{text} Where the arm has gained what the paper reports: {', '.join(told)}."
 
 
+@functools.lru_cache(maxsize=None)
+def _is_old(study: str) -> bool:
+    "Whether stored runs of a study may not belong to the present code."
+    stored = load_study(study)
+    return bool(stale_runs(stored) or earlier_arms(stored))
+
+
 _WORDS = ('as predicted', 'against it', 'not told', 'control fell apart', 'too little')
 
 
@@ -371,7 +418,7 @@ def maps_table() -> pd.DataFrame:
     "All maps: claim, dials, what they say, or that their runs are not stored here."
     rows = []
     for found in MAPS.values():
-        waits = lacks_runs(claim_named(found.claim))
+        waits = not study_file(study_of_map(found)).exists()
         says = 'its runs are not stored here' if waits else map_sentence(found)
         said = says.removeprefix(f'{found.name}: ')
         rows.append(dict(map=found.name, claim=found.claim, dials=' x '.join(found.dials),

@@ -150,7 +150,11 @@ class Job(NamedTuple):
 
 # %% ../../nbs/studies/02_study.ipynb #f2f14b4a
 def _as_given(value):
-    "A regime's change to a recipe: `{stage: name, knob: value, ...}` is a stage with knobs."
+    """A regime's change to a recipe, as its file gives it.
+
+    `{stage: name, knob: value, ...}` is a stage with knobs; several may stand in a list.
+    """
+    if isinstance(value, (list, tuple)): return tuple(map(_as_given, value))
     if not isinstance(value, dict): return value
     knobs = {name: knob for name, knob in value.items() if name != 'stage'}
     return use(value['stage'], **knobs)
