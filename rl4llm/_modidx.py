@@ -5323,6 +5323,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'rl4llm.inference.search._token_of': ( 'inference/search.html#_token_of',
                                                                                 'rl4llm/inference/search.py'),
                                          'rl4llm.inference.search._values': ('inference/search.html#_values', 'rl4llm/inference/search.py'),
+                                         'rl4llm.inference.search._whole_steps': ( 'inference/search.html#_whole_steps',
+                                                                                   'rl4llm/inference/search.py'),
                                          'rl4llm.inference.search.best_of_all': ( 'inference/search.html#best_of_all',
                                                                                   'rl4llm/inference/search.py'),
                                          'rl4llm.inference.search.by_likelihood': ( 'inference/search.html#by_likelihood',

@@ -63,7 +63,11 @@ def test_hope_of_a_thought_is_that_of_the_attempt_it_is_at():
     assert thought_hope(item, behind) == 1
     assert thought_hope(item, f'{behind} <answer> 11 - 2 = 9 ;') == 1
     assert thought_hope(item, f'{behind} <answer> 7 + 12 = 20 ;') == 0
+    for begun in ('<think> 11 - 2', '<think> <plan> + *', '<think> 11 - 2 = 9 ; 7 + 12 ='):
+        assert thought_hope(item, begun) == 1
+    assert thought_hope(item, f'{dead} 13 -') == 0
     right = '<answer> 11 - 2 = 9 ; 7 + 12 = 19 ; 19 - 9 = 10 </answer>'
+    assert thought_hope(item, right) == 1
     assert thought_hope(item, right, ended=True) == 1
     assert thought_hope(item, right.replace('= 10', '= 11'), ended=True) == 0
 

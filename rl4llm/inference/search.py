@@ -6,7 +6,7 @@
 __all__ = ['by_likelihood', 'by_text', 'countdown_hope', 'wrong_at_times', 'last_best', 'best_of_all', 'Searched', 'thought_hope']
 
 # %% ../../nbs/inference/03_search.ipynb #5ea40002
-import hashlib, math
+import hashlib, math, re
 from functools import partial
 
 # %% ../../nbs/inference/03_search.ipynb #5ea40003
@@ -276,15 +276,26 @@ def _only(tree: Tree, leaf: int) -> Tree:
     return way
 
 # %% ../../nbs/inference/03_search.ipynb #fde1f195
+_STEP = re.compile(r'\d+ [-+*/] \d+ = \d+|\d+ = \d+ [-+*/] \d+')
+
+
 def thought_hope(item, text: str, ended: bool = False) -> float:
     """1 if what a model that thinks is writing can still come to the target, else 0.
 
-    Of a thought the attempt at its end counts, of an answer its steps.
-    ended: nothing follows, so that only a right answer is worth 1.
+    Of a thought the attempt at its end counts, of an answer its steps. A step that is not yet
+    whole is not judged. ended: nothing follows, so that only a right answer is worth 1.
     """
     if ended: return float(verify_countdown(item, text).correct)
     thought, _, answer = text.partition('<answer>')
     if answer or '</think>' in thought:
-        return countdown_hope(item, answer.strip(' ;'))
+        return countdown_hope(item, _whole_steps(answer.partition('</answer>')[0]))
     attempt = thought.rpartition('<backtrack>')[2].replace('<think>', ' ')
-    return float(read_attempt(item, attempt.strip(' ;')).alive)
+    return float(read_attempt(item, _whole_steps(attempt)).alive)
+
+
+def _whole_steps(text: str) -> str:
+    "Steps without what has been begun behind the last whole one."
+    *steps, last = text.split(';')
+    if _STEP.search(last):
+        steps.append(last)
+    return ';'.join(steps).strip(' ;')
