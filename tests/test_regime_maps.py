@@ -1,6 +1,7 @@
 """Maps of where a claim holds: cells recomputed from counts, dials, words, and what is refused."""
 
 import copy
+import dataclasses
 import math
 
 import numpy as np
@@ -27,13 +28,7 @@ from rl4llm.atlas.regime_maps import (
     study_of_map,
 )
 from rl4llm.studies.comparison import holm
-from rl4llm.studies.study import (
-    earlier_arms,
-    load_study,
-    stale_runs,
-    study_file,
-    study_runs,
-)
+from rl4llm.studies.study import earlier_arms, load_study, stale_runs, study_file, study_runs
 from rl4llm.tasks import task
 from rl4llm.tasks.countdown import all_solutions
 
@@ -129,16 +124,23 @@ def test_p_values_are_corrected_over_the_cells_that_are_asked():
         asked = cells['p_holm'].notna()
         assert np.allclose(cells.loc[asked, 'p_holm'], holm(cells.loc[asked, 'p'].to_numpy()))
         assert not cells.loc[asked, 'broken'].any()
-        told = cells['says'].isin(['as predicted', 'against it'])
+        told = cells['says'].isin(['as predicted', 'against it', 'above', 'below'])
         assert (cells.loc[told, 'p_holm'] < 0.05).all()
         assert (cells.loc[asked & ~told, 'p_holm'] >= 0.05).all()
 
 
 def test_words_follow_the_prediction():
     cells = map_cells('psr_tries')
-    assert MAPS['psr_tries'].asked.predicted == 'lower'
-    assert (cells.loc[cells['says'] == 'as predicted', 'high'] < 0).all()
-    assert (cells.loc[cells['says'] == 'against it', 'low'] > 0).all()
+    told = cells[cells['says'] == 'as predicted'].set_index('k')
+    assert (told.loc[[1], 'low'] > 0).all() and (told.loc[[256], 'high'] < 0).all()
+    assert set(told.index) == {1, 256}  # nothing is predicted between the two
+    assert (cells.loc[cells['says'] == 'above', 'low'] > 0).all()
+    assert (cells.loc[cells['says'] == 'below', 'high'] < 0).all()
+    turned = dataclasses.replace(
+        MAPS['psr_tries'], expects={1: 'lower', 4: '', 32: '', 256: 'higher'}
+    )
+    other = map_cells(turned)
+    assert ((other['says'] == 'against it') == (cells['says'] == 'as predicted')).all()
     margin = map_cells('nsr_base')
     against = margin['says'] == 'against it'
     assert (margin.loc[against, 'high'] < -0.05).all() and against.any()
@@ -164,6 +166,15 @@ def test_too_few_seeds_and_a_broken_control_say_so(stored):
     assert set(map_cells('nsr_steps', broken)['says']) == {'control fell apart'}
 
 
+def test_a_control_is_judged_by_all_its_problems(stored):
+    cells = map_cells('nsr_problems', stored)
+    assert not cells['broken'].any()
+    assert (cells.groupby('step size')['gain'].nunique() == 1).all()
+    whole = share(stored, 'negative', 1e-4, 100, 1, 'evaluations', lambda level, item: True)
+    base = share(stored, 'negative', 1e-4, 0, 1, 'evaluations', lambda level, item: True)
+    assert cells.set_index('step size').loc[1e-4, 'gain'].iloc[0] == pytest.approx(whole - base)
+
+
 def test_a_cell_without_problems_is_empty(stored):
     found = RegimeMap(
         name='none',
@@ -171,7 +182,7 @@ def test_a_cell_without_problems_is_empty(stored):
         part=2,
         level='all',
         paper='',
-        dials={'step size': (3e-5, 1e-4), 'answers': ((900, 1000), (1, math.inf))},
+        dials={'step size': (3e-5, 1e-4), 'answers': ((1, 900), (900, 1000))},
     )
     cells = map_cells(found, stored)
     empty = cells['problems'] == 0
@@ -193,6 +204,9 @@ def test_what_was_not_measured_is_refused(stored):
         measured_cell(map_named('nsr_steps'), {'steps': 15}, runs)
     with pytest.raises(ValueError, match='was not trained at 0.5'):
         measured_cell(map_named('nsr_steps'), {'step size': 0.5}, runs)
+    lonely = [run for run in runs if run.method != 'positive']
+    with pytest.raises(ValueError, match='on-policy/positive was not trained'):
+        measured_cell(map_named('nsr_steps'), {}, lonely)
 
 
 GOOD = """
@@ -209,6 +223,13 @@ paper: larger
     'old, new, said',
     [
         ('part: 2', 'part: 7', 'part is 7, and the claim'),
+        ('part: 2', 'part: 3', 'is read at equal pass@1'),
+        ('pass@64', 'pass@x', 'wanted pass@ and a number of tries'),
+        ('paper: larger', 'paper: larger\npaper_gain: [0.2, 0.1]', 'the least and the largest'),
+        ('paper: larger', 'paper: larger\npaper_gain: [0.2]', 'paper_gain'),
+        ('steps: [20, 100]', 'answers: [[1, 5], [4, 9]]', 'wanted ranges'),
+        ('steps: [20, 100]', 'answers: [[5, 1], [5, 9]]', 'wanted ranges'),
+        ('steps: [20, 100]', 'answers: [1, 5]', 'wanted ranges'),
         ('claim: nsr_keeps', 'claim: nsr_kept', 'nsr_keeps'),
         ('steps: [20, 100]', 'width: [20, 100]', 'wanted two of step size'),
         (', steps: [20, 100]', '', 'wanted two of step size'),
@@ -321,7 +342,7 @@ def test_picture_has_a_number_for_each_cell():
     cells = map_cells('grpo_tries')
     shown = {text.get_text() for text in ax.texts}
     assert {f'{x:+.2f}' for x in cells['difference']} <= shown
-    assert len(ax.patches) == (cells['says'].isin(['as predicted', 'against it'])).sum()
+    assert len(ax.patches) == (cells['says'] != 'not told').sum() > 6
 
 
 def test_the_command_prints_and_draws(tmp_path):

@@ -23,7 +23,7 @@ from .regime_maps import map_sentence, maps_of_claim, plot_map, readable_cells
 from ..core.storage import write_atomic
 from ..studies.frontiers import markdown_table
 
-# %% ../../nbs/atlas/04_claims_report.ipynb #bddb522a
+# %% ../../nbs/atlas/04_claims_report.ipynb #c685fe0b
 _COLOURS = {'holds': 'blue', 'contradicted': 'vermillion', 'inconclusive': 'orange'}
 
 
@@ -67,8 +67,10 @@ def _draw_part(ax, y: int, part, row: dict) -> None:
     ax.plot(row['difference'] / whole, y, 'o', color=colour, ms=6)
     ax.plot(row['border'] / whole, y, '|', color='k', ms=13)
     if np.isfinite(row['least']):
-        told = (row['border'] + predicted_sign(part) * row['least']) / whole
-        ax.plot(np.clip(told, -1.1, 1.1), y, marker=5 if told > 0 else 4, color='0.6', ms=6)
+        sign = predicted_sign(part)
+        border = sign * part.smallest if part.smallest else row['border']
+        told = np.clip((border + sign * row['least']) / whole, -1.1, 1.1)
+        ax.plot(told, y, marker=5 if sign > 0 else 4, color='0.6', ms=6)
 
 
 def _said(row: dict) -> str:
@@ -101,7 +103,7 @@ def report_html() -> str:
                      f'<td><b>{claim_verdict(claim)}</b></td><td>{picture}</td></tr>')
     return f"<table>{''.join(lines)}</table>"
 
-# %% ../../nbs/atlas/04_claims_report.ipynb #90168455
+# %% ../../nbs/atlas/04_claims_report.ipynb #b414bccb
 def claim_section(name) -> str:
     "Everything behind a claim, in Markdown. Pictures are named and not drawn."
     claim = claim_named(name)

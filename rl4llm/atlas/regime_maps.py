@@ -30,7 +30,7 @@ from ..studies.study import (earlier_arms, load_study, stale_runs, study_file, s
 from ..tasks import task
 from ..tasks.countdown import all_solutions
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #5ee03723
+# %% ../../nbs/atlas/03_regime_maps.ipynb #1f218a86
 DIALS = {
     'step size': 'step sizes that the study trained',
     'steps': 'steps of training at which the study measured on the way',
@@ -49,6 +49,7 @@ class RegimeMap:
     claim, part: whose arms and whose prediction; the first part is 1.
     dials: name (of DIALS) -> values; the first gives the rows. metric: in place of the part's.
     level: of the problems, in place of the part's; 'all' for all. study: in place of the claim's.
+    expects: what is predicted at numbers of tries, where it is not alike at all; '' for nothing.
     paper: where the paper stands, in words. paper_gain: the least and the largest gain of pass@1
     that it reports for the arm; () if it reports none.
     """
@@ -60,6 +61,7 @@ class RegimeMap:
     metric: str = ''
     level: str = ''
     study: str = ''
+    expects: dict = dataclasses.field(default_factory=dict)
     paper_gain: tuple = ()
 
     @property
@@ -69,11 +71,19 @@ class RegimeMap:
         level = {'': part.level, 'all': None}.get(self.level, self.level)
         return dataclasses.replace(part, metric=self.metric or part.metric, level=level)
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #3b9650f6
+    def asked_at(self, place: dict) -> Part:
+        "The part as it is asked in one cell."
+        k = place.get('k')
+        part = self.asked
+        if k is None: return part
+        predicted = self.expects.get(k, part.predicted)
+        return dataclasses.replace(part, metric=f'pass@{k}', predicted=predicted)
+
+# %% ../../nbs/atlas/03_regime_maps.ipynb #e8d7e152
 _EXAMPLE = {
     'name': 'nsr_steps', 'claim': 'nsr_keeps', 'part': 1, 'metric': 'pass@64', 'level': 'hard',
     'study': 'frontier', 'dials': {}, 'paper': 'seven billion parameters',
-    'paper_gain': (0.04, 0.2),
+    'paper_gain': (0.04, 0.2), 'expects': {},
 }
 
 
@@ -93,15 +103,37 @@ def _what_is_wrong(found: RegimeMap) -> str:
     parts = claim_named(found.claim).parts
     if not 1 <= found.part <= len(parts):
         return f"part is {found.part}, and the claim {found.claim!r} has {len(parts)}."
+    if found.asked.read != 'end':
+        return (f"part {found.part} is read at {found.asked.read}, and a cell compares after equal "
+                "rollouts; take another part.")
     if len(found.dials) != 2 or not set(found.dials) <= set(DIALS):
         return f"dials are {list(found.dials)}; wanted two of {', '.join(DIALS)}."
-    for dial, values in found.dials.items():
-        if not isinstance(values, tuple) or len(values) < 2:
-            return f"the dial {dial!r} has {values!r}; wanted two values or more."
+    if len(found.paper_gain) not in (0, 2) or list(found.paper_gain) != sorted(found.paper_gain):
+        return f"paper_gain is {list(found.paper_gain)}; wanted the least and the largest gain."
+    wrong = [_wrong_values(dial, values) for dial, values in found.dials.items()]
+    return next(filter(None, [*wrong, _wrong_metric(found)]), '')
+
+
+def _wrong_values(dial: str, values) -> str:
+    "What is wrong with the values of a dial; empty if nothing is."
+    if not isinstance(values, tuple) or len(values) < 2:
+        return f"the dial {dial!r} has {values!r}; wanted two values or more."
+    if dial not in ('base accuracy', 'answers'): return ''
+    borders = [border for part in values for border in (part if isinstance(part, tuple) else [])]
+    if len(borders) != 2 * len(values) or borders != sorted(borders):
+        return f"the dial {dial!r} has {values!r}; wanted ranges [from, below], in order."
+    return ''
+
+
+def _wrong_metric(found: RegimeMap) -> str:
+    "What is wrong with the metric of a map, for its dials; empty if nothing is."
+    metric = found.asked.metric
+    if metric.startswith('pass@') and not metric.removeprefix('pass@').isdigit():
+        return f"the metric is {metric!r}; wanted pass@ and a number of tries."
     of_problems = [dial for dial in found.dials if dial in _OF_PROBLEMS]
-    if of_problems and not found.asked.metric.startswith('pass@'):
-        return (f"the dial {of_problems[0]!r} turns what is read from problems, and "
-                f"{found.asked.metric!r} is a metric of training; wanted pass@ and a number.")
+    if of_problems and not metric.startswith('pass@'):
+        return (f"the dial {of_problems[0]!r} turns what is read from problems, and {metric!r} is "
+                "a metric of training; wanted pass@ and a number.")
     if found.asked.minus == 'base' and 'base accuracy' in found.dials:
         return ("the same counts of the base would choose the problems and be compared with; "
                 "take another dial than 'base accuracy', or another arm than the base.")
@@ -191,40 +223,46 @@ def _reach(runs, step: int, chosen, k: int) -> Float[np.ndarray, "s p k"]:
     return np.stack([pass_at_k(exam.num_samples[chosen], exam.num_correct[chosen], [k])
                      for exam in exams])
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #5dcbf8cd
+# %% ../../nbs/atlas/03_regime_maps.ipynb #9d44c0ad
 _FEWEST_SEEDS = 3
 
 
 def measured_cell(found: RegimeMap, place: dict, runs: list) -> dict:
     """The difference of a map's arms at one place, with interval and p-value.
 
-    runs: of the study, as `study_runs` gives them. gain: of pass@1 over the base, of the arm.
-    broken: whether the other arm has less than half of the base's pass@1.
-    p: of the difference against the border of the part. nan where a cell holds nothing.
+    runs: of the study, as `study_runs` gives them. p: of the difference against the border of the
+    part. gain: of the arm's pass@1 over the base, and broken: whether the other arm has less than
+    half of the base's; both over all problems of the runs, whichever belong to the cell.
     Raises ValueError for a place where nothing was measured.
     """
-    part = found.asked
+    part = found.asked_at(place)
     arm, minus = _arms_at(part, place)
     size = place.get('step size', _middle(runs, arm))
-    own = _runs_at(runs, arm, size)
-    if not own:
-        raise ValueError(f"map {found.name!r}: {arm} was not trained at {size:g}.")
+    own = _runs_at(found, runs, arm, size)
     step = _step_of(found, place, own[0])
-    chosen = _chosen(found, place, own[0].base)
-    if chosen.sum() < 2: return dict(_EMPTY, problems=int(chosen.sum()))
     against = (own[:1], 0)                              # the base, as the first run has it
     if minus != 'base':
-        against = (_runs_at(runs, minus, size), step)
-    firsts = [_reach(*of, chosen, 1).mean() for of in ((own, step), against, (own[:1], 0))]
-    after, control, before = firsts
+        against = (_runs_at(found, runs, minus, size), step)
+    chosen = _chosen(found, place, own[0].base)
     seeds = len(own) if minus == 'base' else min(len(own), len(against[0]))
-    beside = dict(seeds=seeds, problems=int(chosen.sum()), gain=float(after - before),
-                  broken=bool(control < before / 2))
+    beside = _how_they_stand((own, step), against) | dict(seeds=seeds, problems=int(chosen.sum()))
+    if chosen.sum() < 2: return dict.fromkeys(_MEASURED, float('nan')) | beside
     if not part.metric.startswith('pass@'):
         return _metric_gap(part, own, against[0], step) | beside
-    k = place.get('k', int(part.metric.removeprefix('pass@')))
+    k = int(part.metric.removeprefix('pass@'))
     ends = [_reach(*of, chosen, k) for of in ((own, step), against)]
     return _interval_of(part, *crossed_luck(*ends)) | beside
+
+
+_MEASURED = ('difference', 'low', 'high', 'p')
+
+
+def _how_they_stand(own, against) -> dict:
+    "What an arm has gained in pass@1 over the base, and whether the other fell apart."
+    whole = np.ones(len(own[0][0].base.keys), dtype=bool)
+    after, control, before = (_reach(*of, whole, 1).mean()
+                              for of in (own, against, (own[0][:1], 0)))
+    return dict(gain=float(after - before), broken=bool(control < before / 2))
 
 
 def _metric_gap(part: Part, own, other, step: int) -> dict:
@@ -255,16 +293,14 @@ def _step_of(found: RegimeMap, place: dict, run) -> int:
                      f"{', '.join(map(str, steps))}.")
 
 
-_EMPTY = dict(dict.fromkeys(('difference', 'low', 'high', 'p', 'gain'), float('nan')), seeds=0,
-              broken=False)
-
-
-def _runs_at(runs, arm: str, size: float) -> list:
-    "The runs of an arm at a step size, by seed."
+def _runs_at(found: RegimeMap, runs, arm: str, size: float) -> list:
+    "The runs of an arm at a step size, by seed. Raises ValueError if there are none."
     own = [run for run in runs if arm_of(run) == arm and run.config['recipe']['lr'] == size]
+    if not own:
+        raise ValueError(f"map {found.name!r}: {arm} was not trained at {size:g}.")
     return sorted(own, key=lambda run: run.seed)
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #056de26e
+# %% ../../nbs/atlas/03_regime_maps.ipynb #dac0c20a
 def map_cells(name, stored: dict | None = None) -> pd.DataFrame:
     """One row for each cell of a map: the two dials, the difference, and what it says.
 
@@ -278,6 +314,7 @@ def map_cells(name, stored: dict | None = None) -> pd.DataFrame:
     for values in product(*found.dials.values()):
         place = dict(zip(found.dials, values))
         level = place.get('level', found.asked.level)
+        level = None if level == 'all' else level
         if stored is None:
             runs = _stored_runs(study, level, exam)
         else:
@@ -287,7 +324,7 @@ def map_cells(name, stored: dict | None = None) -> pd.DataFrame:
     is_asked = (table['seeds'] >= _FEWEST_SEEDS) & table['p'].notna() & ~table['broken']
     table['p_holm'] = float('nan')
     table.loc[is_asked, 'p_holm'] = holm(table.loc[is_asked, 'p'].to_numpy())
-    table['says'] = [_says(found.asked, row) for row in table.to_dict('records')]
+    table['says'] = [_says(found.asked_at(row), row) for row in table.to_dict('records')]
     table['like the paper'] = _is_like_paper(found, table)
     return table
 
@@ -309,6 +346,8 @@ def _says(part: Part, row: dict, alpha: float = 0.05) -> str:
     if row['broken']: return 'control fell apart'
     if np.isnan(row['p_holm']): return 'too little'
     if row['p_holm'] >= alpha: return 'not told'
+    if not part.predicted:
+        return 'above' if row['difference'] > 0 else 'below'
     beyond = row['difference'] - border_of(part, row['difference'])
     return 'as predicted' if predicted_sign(part) * beyond > 0 else 'against it'
 
@@ -340,7 +379,7 @@ def _label(value) -> str:
     if low == 0: return f'below {below:g}'
     return f'{low:g} and more' if below in (1, math.inf) else f'{low:g} to below {below:g}'
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #e72a7a01
+# %% ../../nbs/atlas/03_regime_maps.ipynb #12b6b93e
 def plot_map(name, *, ax=None, stored: dict | None = None):
     "A map as a picture: difference, interval and gain of pass@1 of each cell."
     found = map_named(name)
@@ -363,6 +402,9 @@ def plot_map(name, *, ax=None, stored: dict | None = None):
     return ax
 
 
+_TOLD = ('as predicted', 'against it', 'above', 'below')
+
+
 def _draw_cell(ax, x: int, y: int, cell: dict) -> None:
     "Numbers of a cell; a frame if it is told from the border, a dot if it is like the paper."
     if np.isnan(cell['difference']):
@@ -371,9 +413,10 @@ def _draw_cell(ax, x: int, y: int, cell: dict) -> None:
     ax.text(x, y - 0.14, f"{cell['difference']:+.2f}", ha='center', fontsize=12)
     ax.text(x, y + 0.1, f"{cell['low']:+.2f} to {cell['high']:+.2f}", ha='center', fontsize=8)
     ax.text(x, y + 0.32, f"pass@1 {cell['gain']:+.2f}", ha='center', fontsize=8, color='0.25')
-    if cell['says'] in ('as predicted', 'against it'):
-        line = '-' if cell['says'] == 'as predicted' else ':'
-        ax.add_patch(plt.Rectangle((x - 0.47, y - 0.46), 0.94, 0.92, fill=False, ls=line, lw=1.6))
+    if cell['says'] in _TOLD:
+        line = ':' if cell['says'] == 'against it' else '-'
+        corner = (x - 0.47, y - 0.46)
+        ax.add_patch(plt.Rectangle(corner, 0.94, 0.92, fill=False, ls=line, lw=1.6))
     if cell['like the paper']:
         ax.plot(x + 0.38, y - 0.33, 'o', color='k', ms=6)
 
@@ -383,9 +426,12 @@ def _title(found: RegimeMap) -> str:
     part = found.asked
     arms = [arm.rpartition('/')[2] for arm in (part.arm, part.minus)]
     metric = 'pass@k' if 'k' in found.dials else part.metric
-    return f"{metric} of {arms[0]} less that of {arms[1]}; predicted: {part.predicted}"
+    predicted = part.predicted
+    if found.expects:
+        predicted = ', '.join(f'{word} at {k}' for k, word in found.expects.items() if word)
+    return f'{metric} of {arms[0]} less that of {arms[1]}; predicted: {predicted}'
 
-# %% ../../nbs/atlas/03_regime_maps.ipynb #13a29247
+# %% ../../nbs/atlas/03_regime_maps.ipynb #126a9b14
 def map_sentence(name, stored: dict | None = None) -> str:
     "What a map says, in one or two sentences."
     found = map_named(name)
@@ -411,7 +457,8 @@ def _is_old(study: str) -> bool:
     return bool(stale_runs(stored) or earlier_arms(stored))
 
 
-_WORDS = ('as predicted', 'against it', 'not told', 'control fell apart', 'too little')
+_UNTOLD = ('not told', 'control fell apart', 'too little')
+_WORDS = _TOLD + _UNTOLD
 
 
 def maps_table() -> pd.DataFrame:
