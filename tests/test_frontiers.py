@@ -34,7 +34,7 @@ from rl4llm.studies.frontiers import (
     study_paths,
     verdict_file,
 )
-from rl4llm.studies.study import STUDIES, Study, load_study, stale_runs, study_file
+from rl4llm.studies.study import STUDIES, Study, load_study, stale_runs, study_file, study_runs
 
 
 def straight(
@@ -577,3 +577,20 @@ def test_a_study_of_one_method_has_a_verdict_without_pairs():
     verdict = frontiers.frontier_verdict('entropy_alone')
     assert verdict.known and not len(verdict.table)
     assert verdict.sentences == [verdict.headline] and 'one method alone' in verdict.headline
+
+
+@pytest.mark.skipif(
+    not study_file('noisy_labels').exists(), reason='stored runs come with the source tree alone'
+)
+def test_one_recipe_in_two_regimes_is_two_methods():
+    stored = load_study('noisy_labels')
+    for exam, k in (('path', 32), ('evaluations', 64)):
+        paths = study_paths(stored, exam, None, k)
+        assert {path.method for path in paths} == {
+            'on-policy/grpo',
+            'four in ten turned round/grpo',
+        }
+        assert all(len(set(path.seed_names)) == len(path.seed_names) for path in paths)
+    runs = study_runs(stored, exam='path')
+    with pytest.raises(ValueError, match="two runs of 'grpo' at step size 3e-05 with seed 0"):
+        paths_on_the_way(runs, 32)

@@ -390,7 +390,7 @@ def plot_map(name, *, ax=None, stored: dict | None = None):
         if ax is None:
             ax = plt.subplots(figsize=(6.6, 4.2), layout='constrained')[1]
         most = max(0.05, np.nanmax(np.abs(grid)))
-        ax.imshow(grid, cmap='PuOr', vmin=-1.4 * most, vmax=1.4 * most, aspect='auto')
+        ax.imshow(grid, cmap='PuOr', vmin=-2 * most, vmax=2 * most, aspect='auto')
         for place, cell in enumerate(table.to_dict('records')):
             y, x = divmod(place, len(columns))
             _draw_cell(ax, x, y, cell)

@@ -86,7 +86,11 @@ def _by_step_size(runs) -> dict:
 
     found = {}
     for run in sorted(runs, key=lambda run: (size(run), run.seed)):
-        found.setdefault((run.method, size(run)), []).append(run)
+        group = found.setdefault((run.method, size(run)), [])
+        if any(run.seed == other.seed for other in group):
+            raise ValueError(f"there are two runs of {run.method!r} at step size {size(run):g} "
+                             f"with seed {run.seed}; wanted one, or a name for each method.")
+        group.append(run)
     methods = list(dict.fromkeys(run.method for run in runs))
     return dict(sorted(found.items(), key=lambda item: methods.index(item[0][0])))
 
@@ -443,8 +447,14 @@ def _draw_frontier(ax, paths, look, **how) -> tuple:
 
 # %% ../../nbs/studies/05_frontiers.ipynb #55f0395f
 def study_paths(stored: dict, exam: str, level: str | None, k: int) -> list[Path]:
-    "The paths of a stored study: exam 'path' (on the way) or 'evaluations' (at the end)."
+    """The paths of a stored study: exam 'path' (on the way) or 'evaluations' (at the end).
+
+    Where a study has several regimes, a method is a recipe in one of them: 'regime/recipe'.
+    """
     runs = study_runs(stored, level=level, exam=exam)
+    if len(stored['study']['regimes']) > 1:
+        for run in runs:
+            run.config['recipe']['name'] = f"{run.config['regime']}/{run.method}"
     return paths_on_the_way(runs, k) if exam == 'path' else paths_at_the_end(runs, k)
 
 # %% ../../nbs/studies/05_frontiers.ipynb #2a9aeef1
