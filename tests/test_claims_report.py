@@ -9,11 +9,11 @@ from rl4llm.app.cli import app
 from rl4llm.atlas.claims import CLAIMS, VERDICTS, claim_table, claim_verdict, why_waiting
 from rl4llm.atlas.claims_report import (
     claim_section,
-    claims_report,
     plot_claim,
     report_html,
     told_claims,
     verdict_counts,
+    write_report,
 )
 from rl4llm.atlas.regime_maps import maps_of_claim
 from rl4llm.studies.study import study_file
@@ -84,4 +84,4 @@ def test_the_page_holds_all_claims_and_every_picture_it_names(tmp_path):
                 assert f'map_{found.name}' in drawn and f'map_{found.name}.png' in section
     head = text.split('\n## ')[0]
     assert head.count('.png') == len(told_claims())
-    assert claims_report(tmp_path).read_text() == text
+    assert write_report(tmp_path).read_text() == text

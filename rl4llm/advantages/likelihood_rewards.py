@@ -246,7 +246,8 @@ class follow_up_likelihood(_ReadAdvantage):
     praise, blame, shown: as there.
     reader: 'start' (a frozen copy of the policy), 'policy' (as it is now), or a model's name or
     folder. signal: the function that computes the scores; `scores` are those of the last call.
-    Raises ValueError as `follow_up_scores`, and on wrong shapes or infinite rewards.
+    Replies and frame are checked as there.
+    Raises ValueError for no praise or no blame, on wrong shapes or infinite rewards.
     Source: Zhang et al. (2024).
     """
     def __init__(self, *, praise=PRAISE, blame=BLAME, shown: str = '{text}',
@@ -267,8 +268,8 @@ class prompt_echo(_ReadAdvantage):
     """The echo of a row's request minus the mean of its group.
 
     shown, run: as in `echo_scores`. reader, signal: as in `follow_up_likelihood`.
-    Raises ValueError for a `run` below 1 or a frame as `shown_texts`, and on wrong shapes or
-    infinite rewards.
+    The frame is checked as in `shown_texts`.
+    Raises ValueError for a `run` below 1, on wrong shapes or infinite rewards.
     Source: Jiang et al. (2026), with a text in the place of an image; `run` is ours.
     """
     def __init__(self, *, shown: str = _ECHO, run: int | None = None, reader: str = 'start',

@@ -355,9 +355,9 @@ def _claims_markdown():
 @claims.command('report')
 def _claims_report(out: _Out = None):
     """All claims as a page, claims.md: verdict and picture, numbers, maps, caveats."""
-    from rl4llm.atlas.claims_report import claims_report
+    from rl4llm.atlas.claims_report import write_report
     from rl4llm.core.settings_file import settings
-    typer.echo(f"report: {claims_report(out or settings().runs / 'claims')}")
+    typer.echo(f"report: {write_report(out or settings().runs / 'claims')}")
 
 # %% ../../nbs/app/02_cli.ipynb #7720584d
 @claims.command('run')

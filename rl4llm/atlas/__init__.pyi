@@ -65,6 +65,7 @@ from .claims_report import plot_claim as plot_claim
 from .claims_report import report_html as report_html
 from .claims_report import told_claims as told_claims
 from .claims_report import verdict_counts as verdict_counts
+from .claims_report import write_report as write_report
 from .explorer import SHOWN as SHOWN
 from .explorer import atlas_explorer as atlas_explorer
 from .explorer import atlas_rows as atlas_rows

@@ -169,7 +169,8 @@ def maps_of_study(name: str) -> list[RegimeMap]:
 
 
 def maps_of_claim(name: str) -> list[RegimeMap]:
-    "The maps of a claim whose runs are stored here."
+    "The maps of a claim whose runs are stored. Raises KeyError for no such claim."
+    claim_named(name)
     return [found for found in MAPS.values()
             if found.claim == name and study_file(study_of_map(found)).exists()]
 
