@@ -49,7 +49,7 @@ class RegimeMap:
     claim, part: whose arms and whose prediction; the first part is 1.
     dials: name (of DIALS) -> values; the first gives the rows. metric: in place of the part's.
     level: of the problems, in place of the part's; 'all' for all. study: in place of the claim's.
-    expects: what is predicted at numbers of tries, where it is not alike at all; '' for nothing.
+    expects: number of tries -> what is predicted there, in place of the part's; '' for nothing.
     paper: where the paper stands, in words. paper_gain: the least and the largest gain of pass@1
     that it reports for the arm; () if it reports none.
     """
