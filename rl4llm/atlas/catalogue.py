@@ -33,6 +33,7 @@ def papers() -> pd.DataFrame:
 # %% ../../nbs/atlas/01_catalogue.ipynb #465f32fc
 ALSO = {
     13: ('inference.mixing.transferred',),
+    14: ('samplers.broad_rollouts.mass_balance',),
     17: ('analysis.passk.pass_at_k',),
     22: ('rewards.hierarchical.handed_back',),
     36: ('inference.mixing.guided',),
@@ -121,17 +122,11 @@ def recipes_of(seed: int) -> list[str]:
 
 # %% ../../nbs/atlas/01_catalogue.ipynb #1c85911a
 def home_of(seed: int) -> list[str]:
-    "Notebooks of a paper's components; where it has none, of its recipes' stages."
+    "Notebooks of a paper's components; where it has none, of its recipes."
     modules = [f"rl4llm.{path.rsplit('.', 1)[0]}" for path in components_of(seed)]
-    modules = modules or _stage_modules(recipes_of(seed))[:1]
+    modules = modules or [RECIPES[name].module for name in recipes_of(seed)]
     return list(dict.fromkeys(filter(None, map(notebook_of, modules))))
 
-
-def _stage_modules(names: list[str]) -> list[str]:
-    "The package's modules that the advantages and objectives of recipes are defined in."
-    made = [recipe(name) for name in names]
-    stages = [stage for one in made for stage in (one.advantage, one.objective)]
-    return [s.info.module for s in stages if s.info.module.startswith('rl4llm.')]
 
 # %% ../../nbs/atlas/01_catalogue.ipynb #2d9523a6
 def parts_of(made) -> pd.DataFrame:

@@ -224,6 +224,7 @@ from .sources import root_folder as root_folder
 from .storage import extra_of as extra_of
 from .storage import import_optional as import_optional
 from .storage import install_command as install_command
+from .storage import made_once as made_once
 from .storage import pack as pack
 from .storage import read_json as read_json
 from .storage import readable_json as readable_json
