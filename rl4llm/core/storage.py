@@ -60,8 +60,9 @@ def read_json(path):
 
 # %% ../../nbs/core/13_storage.ipynb #6ab6b507
 def made_once(path, name: str, make):
-    """What the JSON file `path` holds under `name`; where it has none, `make()`, written at once.
+    """What a JSON file holds under a name; what is not there yet is made, and written at once.
 
+    path: the file, which need not be there. make: called without arguments.
     What is given back has been written and read, also the first time.
     Raises ValueError for a file that is damaged, or that holds no names.
     """
