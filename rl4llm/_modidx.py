@@ -5546,6 +5546,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                     'rl4llm/objectives/outcome_limit.py'),
                                                  'rl4llm.objectives.outcome_limit.token_reward_weights.__init__': ( 'objectives/outcome_limit.html#token_reward_weights.__init__',
                                                                                                                     'rl4llm/objectives/outcome_limit.py'),
+                                                 'rl4llm.objectives.outcome_limit.token_reward_weights._learned_from': ( 'objectives/outcome_limit.html#token_reward_weights._learned_from',
+                                                                                                                         'rl4llm/objectives/outcome_limit.py'),
                                                  'rl4llm.objectives.outcome_limit.token_reward_weights.load_state_dict': ( 'objectives/outcome_limit.html#token_reward_weights.load_state_dict',
                                                                                                                            'rl4llm/objectives/outcome_limit.py'),
                                                  'rl4llm.objectives.outcome_limit.token_reward_weights.probabilities': ( 'objectives/outcome_limit.html#token_reward_weights.probabilities',

@@ -29,7 +29,7 @@ def prefix_mean(x: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"]) -> Float[Ten
     return (total / count).masked_fill(~mask, 0)
 
 # %% ../../nbs/objectives/09_outcome_limit.ipynb #bdcf958b
-_WEIGHTINGS = ('clamp', 'top')
+_WEIGHTINGS = ('clamp', 'top', 'even')
 
 # %% ../../nbs/objectives/09_outcome_limit.ipynb #c9ebc248
 def _top_weights(agree: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"],
@@ -54,13 +54,15 @@ def verdict_weights(p: Float[Tensor, "n t"], right: Bool[Tensor, "n"], mask: Boo
 
     p: probability at each token that the response will be right.
     right: whether it is.
-    how: 'clamp' (twice the probability of the verdict less 1, at least 0), or 'top': the `share`
-    of each row's tokens that agree most with its verdict, scaled min-max among themselves.
+    how: 'clamp' (twice the probability of the verdict less 1, at least 0); 'top': the `share`
+    of each row's tokens that agree most with its verdict, scaled min-max among themselves; or
+    'even': 1 for each token, whatever the probabilities.
     Raises ValueError for another `how`.
     Source: Lyu et al. (2025).
     """
     if how not in _WEIGHTINGS:
         raise ValueError(f"weighting {how!r} is unknown; choose one of {', '.join(_WEIGHTINGS)}.")
+    if how == 'even': return mask.to(p.dtype)
     agree = torch.where(right[:, None], p, 1 - p)
     if how == 'top': return _top_weights(agree, mask, share)
     return (2 * agree - 1).clamp(0, 1).masked_fill(~mask, 0)
@@ -99,7 +101,7 @@ class token_reward_weights:
     warmup: for so many steps no row stays, so that the model learns first.
     how, share: as in `verdict_weights`.
     threshold: a row is right if its reward is above it. Unscored rows leave.
-    one_each: keep only one right and one wrong row of each group.
+    one_each: only one right and one wrong row of each group are kept, and learned from.
     Raises ValueError on wrong shapes.
     Source: Lyu et al. (2025).
     """
@@ -124,16 +126,20 @@ class token_reward_weights:
                  policy) -> tuple[Float[Tensor, "n t"], Bool[Tensor, "n"]]:
         weight, keep = keep_all(rollouts, adv)
         right = rollouts.rewards > self.threshold
-        keep = keep & ~rollouts.rewards.isnan() & (self.age >= self.warmup)
-        if self.one_each:
-            keep = keep & one_of_each(rollouts.rewards, rollouts.group, threshold=self.threshold)
+        keep = keep & self._learned_from(rollouts) & (self.age >= self.warmup)
         p = self.probabilities(rollouts, policy).to(weight)
         decided = verdict_weights(p, right, rollouts.mask, how=self.how, share=self.share)
         return weight * decided, keep
 
+    def _learned_from(self, rollouts) -> Bool[Tensor, "n"]:
+        "The scored rows; with `one_each`, one right and one wrong row of each group."
+        if self.one_each:
+            return one_of_each(rollouts.rewards, rollouts.group, threshold=self.threshold)
+        return ~rollouts.rewards.isnan()
+
     def update(self, rollouts) -> None:
         right = rollouts.rewards > self.threshold
-        mask = rollouts.mask & ~rollouts.rewards.isnan()[:, None]
+        mask = rollouts.mask & self._learned_from(rollouts)[:, None]
         self.age += 1
         self.losses = []
         for _ in range(self.epochs if mask.any() else 0):
@@ -178,7 +184,11 @@ def oreal(logp: Float[Tensor, "n t"], logp_old, adv: Float[Tensor, "n t"],
 add_recipe('oreal', 'rloo', paper=58,
            summary='imitate what is right, punish what is wrong by half, '
                    'tokens weighted by a learned verdict',
-           sampler=use('sample', top_p=0.9), select=use(token_reward_weights, warmup=10),
+           sampler=use('sample', top_p=0.9),
+           select=use(token_reward_weights, warmup=10, one_each=True),
            objective=oreal, regularisers=(use('kl_penalty', coef=5e-3, estimator='k3'),))
 add_recipe('oreal_plain', 'oreal', paper=58, summary='without the token reward model',
-           select='keep_all');
+           select='keep_all')
+add_recipe('oreal_pairs', 'oreal', paper=58,
+           summary='one right and one wrong response of each problem, every token alike',
+           select=use(token_reward_weights, warmup=10, one_each=True, how='even'));
