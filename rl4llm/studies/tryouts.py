@@ -350,8 +350,8 @@ _REASONS = {
         ['distributional_control'],
     'about half of these easy problems count as solved and are rehearsed, not trained':
         ['dph_forward_kl_half', 'dph_js_half'],
-    'its learned token weights are small while the model is unsure, so 40 steps move it little':
-        ['oreal'],
+    'it trains on two responses of a group, and on none in its first ten steps, so 40 steps move '
+    'it little': ['oreal', 'oreal_pairs'],
     'offline: it learns from a log drawn once, whose surplus over the prompt mean is soon used up':
         ['a_lol_ref_free', 'a_lol_seq', 'a_lol_kl'],
     'a control arm: the reward is a coin, and following it costs what was known': ['spurious'],
