@@ -456,8 +456,9 @@ def stored_parent(database: ProgramDatabase, item, u) -> Edit:
 
 
 def any_parent(database: ProgramDatabase, item, u) -> Edit:
-    """The placebo: any stored program, whatever its score and its island. u: as for `stored_parent`.
+    """The placebo: any stored program, whatever its score and its island.
 
+    u: as for `stored_parent`.
     Raises ValueError for a number that is not at least 0 and below 1.
     """
     _check_draws('any_parent', which=u[1])
