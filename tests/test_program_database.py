@@ -217,6 +217,59 @@ def test_a_database_is_written_and_read():
     assert vars(back) == vars(database)
 
 
+def test_scores_are_finite_numbers():
+    for score in (math.nan, math.inf, 'x', None, True):
+        database = ProgramDatabase()
+        with pytest.raises(ValueError, match='add_program: score is'):
+            add_program(database, Program('p', 't', score))
+        assert database.best is None and not database.log, "nothing was stored"
+
+
+@pytest.mark.parametrize('u', [1.0, -0.1, math.nan, 'x', None])
+def test_uniform_numbers_are_below_one(u):
+    database = stored(3, 1, 2)
+    for choose in (
+        lambda: choose_parent(database, 0.5, u),
+        lambda: choose_parent(database, u, 0.5),
+        lambda: any_parent(database, PUZZLE, (0.5, u, 0.0)),
+        lambda: stored_parent(database, PUZZLE, (0.5, 0.5, u)),
+        lambda: first_steps(LOW, u),
+    ):
+        with pytest.raises(ValueError, match='wanted a number of at least 0 and below 1'):
+            choose()
+
+
+def test_a_state_that_lacks_something():
+    with pytest.raises(ValueError, match='read_database: state lacks elite, ages, programs'):
+        read_database({})
+    state = written_database(stored(3))
+    del state['log']
+    with pytest.raises(ValueError, match='state lacks log; wanted what written_database gives'):
+        read_database(state)
+    for bad in (None, 7, []):
+        with pytest.raises(ValueError, match='read_database: state is'):
+            read_database(bad)
+
+
+def test_a_level_is_no_truth_value():
+    for lazy in (True, False):
+        with pytest.raises(ValueError, match=f'lazy is {lazy}, wanted 0, 1 or 2'):
+            edit_reward(None, [TOP], item=[PUZZLE], lazy=lazy)
+
+
+def test_a_bound_of_nothing_is_named():
+    flat = Item('countdown', ((3, 3), 0, 99, '+-*'))
+    for text in ('3 - 3 = 0', 'no'):
+        with pytest.raises(ValueError, match='wanted a problem whose scores have a bound above 0'):
+            edit_reward(None, [text], item=[flat])
+
+
+def test_a_parent_is_a_function():
+    for parent in (None, 'any_parent'):
+        with pytest.raises(ValueError, match='evolved_edits: parent is .*, wanted a function'):
+            evolved_edits(parent=parent)
+
+
 @pytest.mark.parametrize(
     'name, value',
     [

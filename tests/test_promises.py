@@ -12,6 +12,7 @@ from rl4llm.core.rollouts import make_rollouts
 from rl4llm.oracle.estimators import tree_has
 from rl4llm.oracle.tabular import exact_gradient, random_logits
 from rl4llm.tasks import task
+from rl4llm.tasks.protocol import Item
 from test_contracts import (
     DTYPES,
     GROUP,
@@ -219,6 +220,7 @@ BROKEN = {
         'problems that answer back': lambda info: sampled(task('calculator').sample(2, seed=0))(
             info
         ),
+        'a parent that is no function': made_with(parent=None),
         'as `ProgramDatabase`': made_with(islands=0),
         'as `sample`': sampled([]),
     },
@@ -295,6 +297,9 @@ BROKEN = {
     'partial_credit': {'as `correct`': short_items},
     'edit_reward': {
         'there is one item for each completion': short_items,
+        'a problem whose bound is not above 0': lambda info: info.fn(
+            None, ['3 - 3 = 0'], item=[Item('countdown', ((3, 3), 0, 99, '+-*'))]
+        ),
         'as `judged_child`': text_reward(lazy=3),
         '`shaped`': text_reward(alpha=0.0),
     },

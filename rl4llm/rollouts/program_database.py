@@ -23,7 +23,7 @@ import torch
 from ..core.numerics import fold, keyed_uniform
 from ..core.registry import add_recipe, stage, use
 from ..core.sampling import as_prompts, check_asked_once, sample
-from ..core.settings_file import check_real, check_whole
+from ..core.settings_file import check_real, check_whole, is_real
 from ..rewards.verifier import as_item, text_of, verdicts
 from ..tasks.countdown import legal_moves, outcomes, parse_steps, puzzle_of
 from ..tasks.protocol import Item, final_answer, split_steps, verdict_of
@@ -155,8 +155,20 @@ class Edit(Item):
         return f'{asked} {self.kept}' if self.kept else asked
 
 
+def _check_draws(who: str, **numbers) -> None:
+    "Raises ValueError for a number that no uniform draw gives: below 0, or not below 1."
+    for name, value in numbers.items():
+        if not (is_real(value, 0) and value < 1):
+            raise ValueError(f"{who}: {name} is {value!r:.60}, wanted a number of at least 0 and "
+                             "below 1.")
+
+
 def first_steps(text: str, u: float) -> str:
-    "The first steps of a program: none, or up to all but two, as u from 0 to 1 says."
+    """The first steps of a program: none, or up to all but two, as u says.
+
+    Raises ValueError unless u is at least 0 and below 1.
+    """
+    _check_draws('first_steps', u=u)
     steps = [step.strip() for step in split_steps(final_answer(text) or '')]
     count = int(u * max(1, len(steps) - 1))
     return ' ; '.join(steps[:count]) + ' ;' if count else ''
@@ -184,7 +196,7 @@ def judged_child(item, completion: str, *, lazy: int = 1, verdict=None) -> Evalu
     all that was stored. verdict: the verifier's of the child, if it is known.
     Raises ValueError for another level. Source: ThetaEvolve (2025).
     """
-    if lazy not in (0, 1, 2):
+    if isinstance(lazy, bool) or lazy not in (0, 1, 2):
         raise ValueError(f"lazy is {lazy!r:.60}, wanted 0, 1 or 2.")
     if not completion.strip(): return Evaluated(None, error='nothing')
     found = evaluate(item, child_of(item, completion), verdict)
@@ -195,6 +207,17 @@ def judged_child(item, completion: str, *, lazy: int = 1, verdict=None) -> Evalu
     return Evaluated(found.name, error='copy') if is_copy else found
 
 # %% ../../nbs/rollouts/09_program_database.ipynb #47d19d53
+def _bound_of(item) -> float:
+    """What no score of a problem exceeds. Raises ValueError unless it is above 0.
+
+    Rewards are shares of it.
+    """
+    high = objective_of(item).high(item)
+    if is_real(high, 0) and high > 0: return high
+    raise ValueError(f"edit_reward: the bound of scores of problem {item.key!r:.60} is "
+                     f"{high!r:.60}, wanted a problem whose scores have a bound above 0.")
+
+
 @stage('reward', paper=150, parent='correct',
        changes='a right answer is paid its score, each kind of error and a copy less than nothing')
 def edit_reward(prompts, completions, *, item=None, lazy: int = 1, alpha: float = 1.0,
@@ -203,7 +226,8 @@ def edit_reward(prompts, completions, *, item=None, lazy: int = 1, alpha: float 
 
     lazy: as for `judged_child`; only an `Edit` has a parent. alpha, top: as for `shaped`.
     None where there is no item to check against.
-    Raises ValueError unless there is one item for each completion, or as `judged_child`, `shaped`.
+    Raises ValueError unless there is one item for each completion, for a problem whose bound is
+    not above 0, or as `judged_child`, `shaped`.
     Source: ThetaEvolve (2025).
     """
     shaped(0.0, alpha=alpha, top=top)                    # checks the knobs
@@ -215,9 +239,10 @@ def edit_reward(prompts, completions, *, item=None, lazy: int = 1, alpha: float 
 
     def paid(problem, text, verdict):
         if verdict is None: return None
+        high = _bound_of(problem)
         found = judged_child(problem, text, lazy=lazy, verdict=verdict)
         if found.error: return CODES[found.error]
-        return shaped(found.score, high=objective_of(problem).high(problem), alpha=alpha, top=top)
+        return shaped(found.score, high=high, alpha=alpha, top=top)
     return list(map(paid, items or (), texts, verdicts(whole, items)))
 
 # %% ../../nbs/rollouts/09_program_database.ipynb #e7e347fb
@@ -330,7 +355,11 @@ def _forget_worst(database, newest: int) -> None:
 
 # %% ../../nbs/rollouts/09_program_database.ipynb #ac40a3c0
 def add_program(database: ProgramDatabase, program: Program) -> int:
-    "Store a program on the present island, and let time pass there; the number that it gets."
+    """Store a program on the present island, and let time pass there; the number that it gets.
+
+    Raises ValueError for a score that is no finite number.
+    """
+    check_real('add_program', score=program.score)
     place = database.place
     if place['here'] >= database.sizes['island']:
         place['current'] = (place['current'] + 1) % len(database.ages)
@@ -368,7 +397,9 @@ def choose_parent(database: ProgramDatabase, way: float, which: float) -> Progra
     """A stored program, by two uniform numbers; None if nothing is stored.
 
     way: says whether it is of the present island, of the archive, or any. which: one of those.
+    Raises ValueError unless both are at least 0 and below 1.
     """
+    _check_draws('choose_parent', way=way, which=which)
     if not database.programs: return None
     every = database.programs
     explore, exploit = database.chances
@@ -392,7 +423,17 @@ def written_database(database: ProgramDatabase) -> dict:
 
 
 def read_database(state: dict, **how) -> ProgramDatabase:
-    "The database that `written_database` wrote. how: as for `ProgramDatabase`."
+    """The database that `written_database` wrote. how: as for `ProgramDatabase`.
+
+    Raises ValueError for a state that lacks something, or as `ProgramDatabase`.
+    """
+    if not isinstance(state, dict):
+        raise ValueError(f"read_database: state is {state!r:.60}, wanted what written_database "
+                         "gives.")
+    missing = [name for name in written_database(ProgramDatabase()) if name not in state]
+    if missing:
+        raise ValueError(f"read_database: state lacks {', '.join(missing)}; wanted what "
+                         "written_database gives.")
     database = ProgramDatabase(**how)
     database.programs = {n: Program(*rest) for n, *rest in state['programs']}
     database.elite = list(state['elite'])
@@ -406,13 +447,21 @@ def read_database(state: dict, **how) -> ProgramDatabase:
 
 # %% ../../nbs/rollouts/09_program_database.ipynb #41bddfec
 def stored_parent(database: ProgramDatabase, item, u) -> Edit:
-    "A problem with a parent from the database. u: three uniform numbers (way, which, kept)."
+    """A problem with a parent from the database. u: three uniform numbers (way, which, kept).
+
+    Raises ValueError as `choose_parent`.
+    """
     way, which, part = u
     return as_edit(item, choose_parent(database, way, which), u=part, known=database.names)
 
 
 def any_parent(database: ProgramDatabase, item, u) -> Edit:
-    "The placebo: any stored program, whatever its score and its island."
+    """The placebo: any stored program, whatever its score and its island.
+
+    u: as for `stored_parent`.
+    Raises ValueError for a number that is not at least 0 and below 1.
+    """
+    _check_draws('any_parent', which=u[1])
     every = list(database.programs.values())
     program = every[int(u[1] * len(every))] if every else None
     return as_edit(item, program, u=u[2], known=database.names)
@@ -435,7 +484,8 @@ class evolved_edits:
     parent: the function that says which, as `stored_parent`, `any_parent` or `no_parent`.
     islands, population, archive, explore, exploit, every, rate: as for `ProgramDatabase`, of which
     each problem has one.
-    Raises ValueError for problems that answer back, as `ProgramDatabase`, or as `sample`.
+    Raises ValueError for problems that answer back, a parent that is no function, as
+    `ProgramDatabase`, or as `sample`.
     Source: ThetaEvolve (2025).
     """
     def __init__(self, *, islands: int = 10, population: int = 10000, archive: int = 1000,
@@ -444,6 +494,9 @@ class evolved_edits:
         self.how = dict(islands=islands, population=population, archive=archive, explore=explore,
                         exploit=exploit, every=every, rate=rate)
         ProgramDatabase(**self.how)              # checks the settings
+        if not callable(parent):
+            raise ValueError(f"evolved_edits: parent is {parent!r:.60}, wanted a function as "
+                             "stored_parent, any_parent or no_parent.")
         self.parent = parent
         self.databases = {}                      # by the problem's key
 
