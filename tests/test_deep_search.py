@@ -225,3 +225,34 @@ def test_it_trains_another_policy_than_its_relatives(policy):
     come = (ends['deep_search'] - weights_of(policy)).norm()
     for name in set(ends) - {'deep_search'}:
         assert (ends[name] - ends['deep_search']).norm() > 0.05 * come, name
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    'call, said',
+    [
+        (lambda: path_weights(3, least=2), 'path_weights: least is 2, wanted a weight from 0 to 1'),
+        (lambda: path_weights(3, least=math.nan), 'path_weights: least is nan'),
+        (lambda: chosen_end([], [], []), 'chosen_end: .* 0, 0 and 0 ends, wanted as many of each'),
+        (lambda: chosen_end([0, 1], [1], [0.1, 0.2]), 'chosen_end: .* 2, 1 and 2 ends'),
+        (lambda: replayed_search().load_state_dict({}), "replayed_search: a state with nothing"),
+        (lambda: replayed_search().load_state_dict({'x': 1}), r"\['x'\], wanted one with 'kept'"),
+    ],
+)
+def test_one_sentence_says_what_is_wrong(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+@pytest.mark.parametrize('below', (math.nan, 0, -0.5, 1.5, 'few'))
+def test_hard_problems_wants_a_share(policy, items, below):
+    with pytest.raises(ValueError, match='hard_problems: below is .* wanted a share above 0'):
+        hard_problems(policy, items, below=below)
+
+
+def test_a_state_without_solutions_is_a_state():
+    copy = replayed_search()
+    copy.load_state_dict(replayed_search().state_dict())
+    assert copy.kept == {} and path_weights(1, least=0) == [0.5, 1.0]

@@ -551,6 +551,9 @@ def test_what_they_say_of_themselves():
         (dict(keep=0), 'rstar_traces: keep is 0'),
         (dict(budget=0), 'rstar_traces: budget is 0'),
         (dict(gap='wide'), 'gap'),
+        (dict(lr=-1), 'rstar_traces: lr is -1, wanted a finite number of at least 0'),
+        (dict(swap=None), 'rstar_traces: swap is None, wanted a function of a number'),
+        (dict(c=math.nan), 'rstar_traces: c is nan'),
     ],
 )
 def test_one_sentence_says_what_is_wrong(made, said):
@@ -559,6 +562,10 @@ def test_one_sentence_says_what_is_wrong(made, said):
 
 
 def test_more_of_them(policy, items):
+    with pytest.raises(ValueError, match='mcts_strategy: c is nan, wanted a finite number'):
+        mcts_strategy(100, c=math.nan)
+    with pytest.raises(ValueError, match='best_first_score: node 0 is the root'):
+        best_first_score(Tree(), 0)
     below = 'a budget of 3 tokens is below the group of 4 rows'
     with pytest.raises(ValueError, match=f'rstar_traces: {below}'):
         rstar_traces(budget=3)(policy, items, 4, seed=0)

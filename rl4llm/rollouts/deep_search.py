@@ -23,7 +23,7 @@ from ..core.numerics import fold_whole, keyed_uniform
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import ORIGINS, check_shape, group_mean
 from ..core.sampling import as_prompts
-from ..core.settings_file import check_real, check_whole
+from ..core.settings_file import check_real, check_whole, is_real
 from ..core.signals import scored
 from .branch_advantages import node_numbers, node_values
 from .tree import (Forest, Strategy, Tree, expand_nodes, rows_of_trees, search,
@@ -43,9 +43,11 @@ def backed_up(value: float, verdict: float, weight: float) -> float:
 def path_weights(depth: int, *, least: float = 0.1) -> list[float]:
     """The weight of each node on the way from the root to an end at some depth, both included.
 
-    least: no weight is smaller. Raises ValueError for a depth below 0.
+    least: no weight is smaller. Raises ValueError for a depth below 0, or `least` outside 0 to 1.
     """
     check_whole('path_weights', least=0, depth=depth)
+    if not is_real(least, 0) or least > 1:
+        raise ValueError(f"path_weights: least is {least!r:.60}, wanted a weight from 0 to 1.")
     return [max((d + 1) / (depth + 1), least) for d in range(depth + 1)]
 
 # %% ../../nbs/rollouts/06_deep_search.ipynb #b89bd713
@@ -54,8 +56,12 @@ def chosen_end(right: list, whole: list, entropy: list) -> int:
 
     right, whole: of each end, whether it solves the problem, and whether it was not cut off.
     entropy: of each, the mean over its tokens (nats). Of equals the first.
-    Source: DeepSearch (2025).
+    Raises ValueError for no ends, or lists of other lengths. Source: DeepSearch (2025).
     """
+    if not len(right) == len(whole) == len(entropy) > 0:
+        raise ValueError(f"chosen_end: right, whole and entropy are of {len(right)}, {len(whole)} "
+                         f"and {len(entropy)} ends, wanted as many of each, and at least one.")
+
     def rank(i):
         return bool(right[i]), bool(whole[i]), -entropy[i]
     return max(range(len(right)), key=rank)
@@ -318,8 +324,12 @@ def deep_search_advantages(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"],
 def hard_problems(policy, items, *, samples: int = 4, below: float = 0.25, seed: int = 0) -> list:
     """The problems of which less than the share `below` of `samples` plain responses is right.
 
-    Raises ValueError for no items, or samples below 1. Source: DeepSearch (2025).
+    Raises ValueError for no items, samples below 1, or `below` that is no share above 0.
+    Source: DeepSearch (2025).
     """
+    if not is_real(below, 0) or not 0 < below <= 1:
+        raise ValueError(f"hard_problems: below is {below!r:.60}, wanted a share above 0, at most "
+                         "1.")
     items = as_prompts(items)
     rows = scored(policy, policy.sample(items, samples, seed=seed), use('correct'))
     means = rows.rewards.view(len(items), samples).mean(1)
@@ -389,6 +399,10 @@ class replayed_search:
         return {'kept': [[key, *kept] for key, kept in self.kept.items()]}
 
     def load_state_dict(self, state: dict) -> None:
+        "Raises ValueError for a state without kept solutions."
+        if 'kept' not in state:
+            raise ValueError(f"replayed_search: a state with {sorted(state) or 'nothing'}, wanted "
+                             "one with 'kept', as state_dict gives it.")
         self.kept = {key: (tokens, logp) for key, tokens, logp in state['kept']}
 
 

@@ -97,9 +97,10 @@ def mcts_strategy(budget: int, *, width: int = 4, depth: int = 16, every: int = 
     width: children of a node. depth: steps at which a response is cut off.
     every, ends: a step has at most so many tokens, and ends behind one of these ids.
     c: factor of UCT's bonus. value: as for `guided_values`.
-    Raises ValueError for numbers below 1.
+    Raises ValueError for numbers below 1, or a `c` that is no finite number.
     """
     check_whole('mcts_strategy', budget=budget, width=width, depth=depth, every=every)
+    check_real('mcts_strategy', c=c)
     expand = partial(expand_to_depth, depth=depth, width=width, most=every, ends=ends)
     return Strategy(select=partial(rollout_place, c=c), expand=expand, backup=add_up,
                     evaluate=partial(guided_values, value=value),
@@ -272,8 +273,8 @@ class rstar_traces:
     every, ends: a step has at most so many tokens, and ends behind one of these words.
     value: called with the network, rows and the policy, as `learned_value`.
     gap, swap: as for `found_pairs`. lr, epochs: how the network learns from the pairs of a call.
-    Raises ValueError for no value, numbers that make no sense, a budget below the group, a word
-    that is no token, as `sample`, or for a model outside the Llama family.
+    Raises ValueError for no value or swap, numbers that make no sense, a budget below the group,
+    a word that is no token, as `sample`, or for a model outside the Llama family.
     Source: rStar-Math (2025), code.
     """
     def __init__(self, *, keep: int = 2, width: int = 4, depth: int = 16,
@@ -283,9 +284,13 @@ class rstar_traces:
         if not callable(value):
             raise ValueError(f"rstar_traces: the value model is {value!r:.60}, wanted a function "
                              "of a network, rows and a policy, such as learned_value.")
+        if not callable(swap):
+            raise ValueError(f"rstar_traces: swap is {swap!r:.60}, wanted a function of a number "
+                             "for each pair, such as as_judged.")
         check_whole('rstar_traces', keep=keep, width=width, depth=depth, every=every,
                     epochs=epochs, budget=1 if budget is None else budget)
-        check_real('rstar_traces', c=c, gap=gap, lr=lr)
+        check_real('rstar_traces', c=c, gap=gap)
+        check_real('rstar_traces', least=0, lr=lr)
         self.keep = keep
         self.budget = budget
         self.how = dict(width=width, depth=depth, every=every, c=c)
@@ -336,9 +341,12 @@ def best_first_score(tree: Tree, node: int, *, power: float = 2.0, within: float
     """Log-probabilities of the steps (nats) over their lengths, summed, over the depth.
 
     power, within: exponents of depth and lengths; with 0 and 0 it is that of the whole beginning.
-    Source: BFS-Prover-V2 (2025), code.
+    Raises ValueError for the root. Source: BFS-Prover-V2 (2025), code.
     """
     steps = [tree[i].logp for i in tree.path(node)[1:]]
+    if not steps:
+        raise ValueError(f"best_first_score: node {node} is the root, which has no steps; wanted a "
+                         "node below it.")
     return sum(sum(logp) / len(logp) ** within for logp in steps) / len(steps) ** power
 
 
