@@ -266,7 +266,7 @@ BROKEN = {
         'numbers below 1': sampled(width=0),
         'a model outside the Llama family': of_foreign_model,
     },
-    'rstar_traces': LED_SEARCH,
+    'rstar_traces': {**LED_SEARCH, 'no swap': made_with(swap=None)},
     'best_first_traces': {
         'numbers below 1': sampled(width=0),
         'a budget below the group': sampled(budget=1),

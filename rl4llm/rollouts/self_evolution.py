@@ -273,7 +273,7 @@ class rstar_traces:
     every, ends: a step has at most so many tokens, and ends behind one of these words.
     value: called with the network, rows and the policy, as `learned_value`.
     gap, swap: as for `found_pairs`. lr, epochs: how the network learns from the pairs of a call.
-    Raises ValueError for no value or swap, numbers that make no sense, a budget below the group,
+    Raises ValueError for no value, no swap, numbers that make no sense, a budget below the group,
     a word that is no token, as `sample`, or for a model outside the Llama family.
     Source: rStar-Math (2025), code.
     """
