@@ -17,6 +17,7 @@ from rl4llm.rollouts.forked_episodes import (
     tool_branches,
     turn_entropy,
 )
+from rl4llm.rollouts.tree import trees_of
 
 
 @pytest.fixture(scope='module')
@@ -44,6 +45,13 @@ def test_entropy_is_that_of_the_first_own_tokens():
     for probe, total in ((1, 1.0), (2, 3.0), (9, 7.0)):
         found = turn_entropy(entropy, own, probe=probe, words=100)
         assert found.item() == pytest.approx(total / torch.tensor(100.0).log().item())
+
+
+def test_without_weight_a_base_of_one_always_forks(agent):
+    "With weight it need not: where entropy has fallen, the chance is below one."
+    assert fork_chance(torch.tensor([-1.0]), base=1.0).item() == pytest.approx(0.8)
+    rows = tool_branches(agent, calculations(4), 4, seed=1, probe=4, base=1.0, weight=0.0)
+    assert rows.parent.view(4, 4).tolist() == [[-1, -1, 4 * k, 4 * k + 1] for k in range(4)]
 
 
 def test_the_chance_follows_the_gain_and_stays_a_chance():
@@ -100,7 +108,7 @@ def test_late_rows_begin_when_all_others_have_ended():
 
 
 def test_forks_begin_where_a_tool_has_answered_and_end_as_the_policy_would(agent):
-    rows = tool_branches(agent, calculations(), 8, seed=0, probe=4, base=1.0)
+    rows = tool_branches(agent, calculations(), 8, seed=0, probe=4, base=1.0, weight=0.0)
     forks = (rows.parent >= 0).nonzero()[:, 0].tolist()
     assert len(forks) == 12 and not rows.fork_at[rows.parent < 0].any()
     for i in forks:
@@ -112,6 +120,39 @@ def test_forks_begin_where_a_tool_has_answered_and_end_as_the_policy_would(agent
         logp, _ = agent.logprobs(rows)
     assert (logp - rows.logp_behave)[rows.mask].abs().max() < 1e-3
     assert (rows.logp_behave[~rows.mask] == 0).all()
+
+
+def texts_of(agent, ways):
+    one_by_one = [torch.tensor([way]) for way in ways]
+    return [agent.decode(way, torch.ones_like(way).bool())[0] for way in one_by_one]
+
+
+@pytest.mark.parametrize('room', [None, 22])
+def test_the_tree_that_was_drawn_has_all_words_of_each_row(agent, room):
+    "A leaf for each row, which is found by going up from it; put-in words are tokens of the way."
+    how = dict(probe=4, base=1.0, weight=0.0, max_new_tokens=room)
+    rows = tool_branches(agent, calculations(), 8, seed=0, **how)
+    assert rows.finished.all() == (room is None)
+    for k, tree in enumerate(trees_of(rows, pad=agent.pad, as_drawn=True)):
+        mine = (rows.prompt == k).nonzero()[:, 0].tolist()
+        ways = [tree.from_root(leaf) for leaf in tree.leaves]
+        lengths = (rows.tokens[mine] != agent.pad).sum(1).tolist()
+        written = [rows.tokens[i, :length].tolist() for i, length in zip(mine, lengths)]
+        assert sorted(ways) == sorted(written)
+        assert sorted(texts_of(agent, ways)) == sorted(rows.texts[i] for i in mine)
+        assert len(tree.children(0)) == sum(int(rows.parent[i]) < 0 for i in mine) == 4
+        for i in mine:
+            at, parent = int(rows.fork_at[i]), int(rows.parent[i])
+            places = {len(tree.from_root(node)) for node in range(len(tree))}
+            assert parent < 0 or at in places
+
+
+def test_a_tree_of_episodes_as_written_holds_whole_rows_too(agent):
+    rows = agent.sample(calculations(), 6, seed=4)
+    for k, tree in enumerate(trees_of(rows, pad=agent.pad)):
+        mine = [i for i in range(len(rows)) if rows.prompt[i] == k]
+        said = texts_of(agent, [tree.from_root(leaf) for leaf in tree.leaves])
+        assert set(said) == {rows.texts[i] for i in mine} and len(said) == len(set(said))
 
 
 def test_a_group_depends_on_no_other_and_on_its_seed(agent):
@@ -140,12 +181,70 @@ def test_entropy_decides(agent):
         (dict(probe=0), 'probe'),
         (dict(weight=float('nan')), 'weight'),
         (dict(group=0), 'group'),
+        (dict(ends='ab'), r"tool_branches has ends='ab', wanted a tuple of words"),
+        (dict(ends=None), 'ends=None'),
+        (dict(ends=(3,)), r'ends=\(3,\)'),
     ],
 )
 def test_bad_knobs_are_named(agent, knobs, says):
     group = knobs.pop('group', 2)
     with pytest.raises(ValueError, match=says):
         tool_branches(agent, calculations(1), group, seed=0, **knobs)
+
+
+def test_words_of_tools_belong_to_the_piece_before_them():
+    "Two calls with an answer of two words each; the second row leaves the first between them."
+    ones = torch.ones(1, 2).long()
+    seg = torch.tensor([[0, 0, -1, -1, 1, -1, -1], [0, 0, -1, -1, 1, -1, -1]])
+    rows = make_rollouts(
+        prompt_ids=ones,
+        prompt_mask=ones.bool(),
+        tokens=torch.tensor([[5, 6, 40, 41, 7, 42, 43], [5, 6, 40, 41, 7, 42, 0]]),
+        mask=seg >= 0,
+        prompt=torch.zeros(2).long(),
+        parent=torch.tensor([-1, 0]),
+        fork_at=torch.tensor([0, 4]),
+        seg=seg,
+        logp_behave=torch.tensor([[-1.0, -2.0, 0, 0, -3.0, 0, 0], [-1.0, -2.0, 0, 0, -4.0, 0, 0]]),
+        rewards=torch.tensor([1.0, 0.0]),
+    )
+
+    def pieces(**how):
+        (tree,) = trees_of(rows, **how)
+        return [node.tokens for node in tree][1:]
+
+    stem = [5, 6, 40, 41]
+    assert pieces(pad=0, as_drawn=True) == [stem, [7, 42, 43], [7, 42]]
+    assert pieces(as_drawn=True) == [stem, [7], [7]]
+    assert pieces(pad=0) == [stem, [7, 42], [43]]
+    assert pieces() == [stem, [7]]
+    (tree,) = trees_of(rows, torch.arange(14.0).view(2, 7), pad=0, as_drawn=True)
+    assert (tree[3].logp, tree[3].entropy, tree[3].parent) == ([-4, 0], [11, 12], 1)
+    assert [node.value for node in tree] == [0.5, 0.5, 1, 0]
+    assert [node.visits for node in tree] == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        dict(parent=torch.tensor([-1, 5])),
+        dict(parent=torch.tensor([1, -1]), fork_at=torch.tensor([2, 0])),
+        dict(fork_at=torch.tensor([0, 3])),
+    ],
+)
+def test_a_row_without_its_parent_has_no_place_in_the_tree_that_was_drawn(change):
+    rows = dataclasses.replace(two_rows(), **change)
+    with pytest.raises(ValueError, match='trees_of: row . does not begin as row'):
+        trees_of(rows, as_drawn=True)
+    assert len(trees_of(rows)) == 1  # what is alike needs no parents
+
+
+def test_a_row_that_left_one_of_another_problem_is_refused():
+    rows = two_rows()
+    ones = torch.ones(2, 2).long()
+    other = dict(prompt_ids=ones, prompt_mask=ones.bool(), prompt=torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match='row 1 does not begin as row 0'):
+        trees_of(dataclasses.replace(rows, **other), as_drawn=True)
 
 
 def two_rows():

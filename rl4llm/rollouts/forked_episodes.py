@@ -158,7 +158,7 @@ def tool_branches(policy, items, group: int = 1, *, seed: int, max_new_tokens: i
     Source: ARPO (2025), code.
     """
     items = as_prompts(items)
-    _check_forks(starts, base, weight, probe)
+    _check_forks(starts, base, weight, probe, ends)
     is_speaking = sampler_of(items) is not None
     if max_new_tokens is None:
         max_new_tokens = episode_room(policy, items) if is_speaking else response_room(policy)
@@ -174,8 +174,8 @@ def tool_branches(policy, items, group: int = 1, *, seed: int, max_new_tokens: i
     return _as_rollouts(growth, rows, group)
 
 
-def _check_forks(starts, base, weight, probe) -> None:
-    "Raise ValueError for knobs out of range."
+def _check_forks(starts, base, weight, probe, ends) -> None:
+    "Raise ValueError for knobs out of range, or `ends` that are no list of words."
     check_real('tool_branches', least=0, starts=starts, base=base)
     check_real('tool_branches', weight=weight)
     check_whole('tool_branches', probe=probe)
@@ -184,6 +184,9 @@ def _check_forks(starts, base, weight, probe) -> None:
     if not 0 < starts <= 1:
         raise ValueError(f"tool_branches has starts={starts:g}, wanted a share in (0, 1]: at "
                          "least one row of a group is drawn from the prompt.")
+    if not isinstance(ends, (list, tuple)) or not all(isinstance(word, str) for word in ends):
+        raise ValueError(f"tool_branches has ends={ends!r:.60}, wanted a tuple of words, such as "
+                         "(';',).")
 
 
 def _ids_of_words(policy, words) -> Int[Tensor, "e"]:

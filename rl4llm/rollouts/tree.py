@@ -394,22 +394,27 @@ def _filled(real, values: list, blank):
     return torch.full(real.shape, blank, dtype=flat.dtype).masked_scatter(real, flat)
 
 # %% ../../nbs/rollouts/00_tree.ipynb #833ff7a7
-def trees_of(rollouts, entropy=None) -> list[Tree]:
-    """The trees in rollouts, one for each prompt.
+def trees_of(rollouts, entropy=None, *, pad: int | None = None,
+             as_drawn: bool = False) -> list[Tree]:
+    """The trees in rollouts, one for each prompt; words that were put in are tokens too.
 
     value: the mean reward of the rows that pass a node; visits: how many do.
     entropy: (n, t), nats, if it is known.
+    pad: what rows are filled up with; None: they end behind their last token with a `seg`.
+    as_drawn: rows share only what one was forked from the other behind; else all that is alike.
+    Raises ValueError, `as_drawn`, for a row whose parent is not an earlier row that begins alike.
     """
     trees = [Tree() for _ in range(len(rollouts.prompt_ids))]
     rewards = [defaultdict(list) for _ in trees]
-    borders = _borders(rollouts)
+    rows = _real_rows(rollouts, pad)
+    beginnings_of = _as_drawn(rollouts, rows) if as_drawn else _as_written(rows)
+    borders = _borders(rollouts, beginnings_of)
     known = {}
-    for row, (k, tokens) in enumerate(_real_rows(rollouts)):
+    for row, (k, _) in enumerate(rows):
         here = 0
         start = 0
         rewards[k][0].append(float(rollouts.rewards[row]))
-        for end in range(1, len(tokens) + 1):
-            beginning = (k, *tokens[:end])
+        for end, beginning in enumerate(beginnings_of[row], 1):
             if beginning not in borders: continue
             if beginning not in known:
                 piece = _piece(rollouts, entropy, row, slice(start, end))
@@ -419,29 +424,66 @@ def trees_of(rollouts, entropy=None) -> list[Tree]:
             rewards[k][here].append(float(rollouts.rewards[row]))
         trees[k][here].ended = bool(rollouts.finished[row])
     for tree, found in zip(trees, rewards):
-        for number, earned in found.items():
-            scored = [r for r in earned if not math.isnan(r)]
-            tree[number].visits = len(earned)
-            tree[number].value = sum(scored) / len(scored) if scored else math.nan
+        _weigh(tree, found)
     return trees
 
 
-def _real_rows(rollouts) -> list:
+def _weigh(tree: Tree, rewards: dict) -> None:
+    "Write down visits and values; rewards: those of the rows that pass each node."
+    for number, earned in rewards.items():
+        scored = [r for r in earned if not math.isnan(r)]
+        tree[number].visits = len(earned)
+        tree[number].value = sum(scored) / len(scored) if scored else math.nan
+
+
+def _real_rows(rollouts, pad: int | None) -> list:
     "The number of each row's prompt and its tokens, those without loss among them."
-    real = rollouts.seg >= 0
-    return [(int(k), row[kept].tolist())
-            for k, row, kept in zip(rollouts.prompt, rollouts.tokens, real)]
+    known = rollouts.seg >= 0
+    if pad is not None:
+        known = known | (rollouts.tokens != pad)
+    lengths = (known.flip(1).cumsum(1) > 0).sum(1)       # what stands before a real token is real
+    return [(int(k), row[:length].tolist())
+            for k, row, length in zip(rollouts.prompt, rollouts.tokens, lengths.tolist())]
 
 
-def _borders(rollouts) -> set:
-    "Beginnings, with the number of their prompt, behind which a node ends."
+def _as_written(rows: list) -> list:
+    "A name for each beginning of each row, the same wherever the same stands."
+    return [[(k, *tokens[:end]) for end in range(1, len(tokens) + 1)] for k, tokens in rows]
+
+
+def _as_drawn(rollouts, rows: list) -> list:
+    "A name for each beginning of each row, the same in the forks that share it."
+    found = []
+    for row, (k, tokens) in enumerate(rows):
+        parent = int(rollouts.parent[row])
+        at = int(rollouts.fork_at[row]) if parent >= 0 else 0
+        own = [(row, end) for end in range(at + 1, len(tokens) + 1)]
+        begun = (k, tokens[:at])
+        if at and (parent >= row or (rows[parent][0], rows[parent][1][:at]) != begun):
+            raise ValueError(f"trees_of: row {row} does not begin as row {parent}, which it was "
+                             "forked from; wanted all rows, in the order they were drawn in.")
+        found.append(found[parent][:at] + own if at else own)
+    return found
+
+
+def _borders(rollouts, beginnings_of: list) -> set:
+    "Those of all beginnings behind which a node ends."
     following = defaultdict(set)
-    for row, (k, tokens) in enumerate(_real_rows(rollouts)):
-        seg = rollouts.seg[row].tolist()
-        for end in range(1, len(tokens) + 1):
-            is_last = end == len(tokens) or seg[end] != seg[end - 1]
-            following[(k, *tokens[:end])].add(None if is_last else tokens[end])
+    for row, found in enumerate(beginnings_of):
+        step = _steps(rollouts.seg[row].tolist())
+        for end, beginning in enumerate(found, 1):
+            is_last = end == len(found) or step[end] != step[end - 1]
+            following[beginning].add(None if is_last else found[end])
     return {beginning for beginning, after in following.items() if None in after or len(after) > 1}
+
+
+def _steps(seg: list) -> list:
+    "The step of each token; words that were put in belong to the step before them."
+    found = []
+    for step in seg:
+        is_put_in = step < 0 and found
+        found.append(found[-1] if is_put_in else step)
+    return found
 
 
 def _piece(rollouts, entropy, row: int, at: slice) -> dict:
