@@ -90,6 +90,17 @@ def test_a_veto_takes_what_was_won_and_leaves_what_was_lost():
         (lambda: rubric_score(rubric_of(1, 1), [1]), '1 degrees were given for 2 criteria'),
         (lambda: rubric_score(rubric_of(1), [1], saturation=-1), 'saturation'),
         (lambda: rubric_score(rubric_of(1), [1], stretch=0), 'stretch'),
+        (lambda: rubric_score(rubric_of(1), [2]), 'a degree is 2, wanted a number from 0 to 1'),
+        (lambda: rubric_score(rubric_of(1), [-1]), 'a degree is -1'),
+        (lambda: rubric_score(rubric_of(1), [math.nan]), 'a degree is nan'),
+        (lambda: rubric_score(rubric_of(1, together=((0, 7, 1.0),)), [1]), 'two criteria, from 0'),
+        (lambda: rubric_score(rubric_of(1, 1, together=((0, -1, 1.0),)), [1, 1]), 'together'),
+        (lambda: rubric_score(rubric_of(1, 1, together=((0, 0, 1.0),)), [1, 1]), 'together'),
+        (lambda: rubric_score(rubric_of(1, 1, together=((0, 1, math.nan),)), [1, 1]), 'together'),
+        (lambda: rubric_score(rubric_of(1, 1, together=((0, 1),)), [1, 1]), 'together'),
+        (lambda: contrast([], candidate_wishes()), 'contrast: no pairs were given'),
+        (lambda: contrast(PAIRS, candidate_wishes(), most=0), 'most'),
+        (lambda: consistent(rubric_of(1), []), 'consistent: no pairs were given'),
         (lambda: pair_accuracy(rubric_of(1), [Pair('a', 'b')]), 'no check'),
         (lambda: rubric_reward(['x'], ['y', 'z'], item=[TWO]), 'item'),
         (lambda: rubric_reward(['x'], ['y'], item=[TWO], error=2), 'error'),
@@ -159,6 +170,51 @@ def test_the_mistakes_of_a_judge_hang_on_text_and_criterion_and_on_no_order():
     assert len(others) > 1
     turned = rubric_reward(prompts[:1], texts[:1], item=items[:1], error=1.0)
     assert turned == [0.0]
+
+
+ONE_ANSWER = {  # texts that say the same answer and have other degrees
+    'wishes': [BOTH, BOTH.removesuffix(' .')],
+    'story': [
+        f'<think> {thought} </think> <answer> b with the cat </answer>'
+        for thought in ('d dog ; b dog', 'd dog', 'x')
+    ],
+    'countdown': ['9 - 4 = 5 \n 5 * 10 = 50', '9 - 4 = 5  5 * 10 = 50'],
+}
+OF_TASK = {
+    'wishes': TWO,
+    'story': Item(
+        'story',
+        ('b with the cat', 'd with the dog', 'e with the tree', 'b and d', 'b and e', 'e ?'),
+    ),
+    'countdown': task('countdown', level='easy').sample(1, seed=3)[0],
+}
+
+
+@pytest.mark.parametrize('name', ONE_ANSWER)
+@pytest.mark.parametrize('reward', [rubric_reward, praised_reward])
+@pytest.mark.parametrize('error', [0.0, 0.4])
+def test_what_a_row_earns_hangs_on_no_other_row(name, reward, error):
+    texts = ONE_ANSWER[name]
+    item = OF_TASK[name]
+    alone = [reward([''], [text], item=[item], error=error)[0] for text in texts]
+    for order in (list(range(len(texts))), list(range(len(texts)))[::-1]):
+        got = reward(
+            [''] * len(texts), [texts[k] for k in order], item=[item] * len(texts), error=error
+        )
+        assert got == [alone[k] for k in order]
+
+
+def test_texts_with_one_answer_have_degrees_of_their_own():
+    full, unclosed = (rubric_reward([''], [text], item=[TWO])[0] for text in ONE_ANSWER['wishes'])
+    assert full == 1 > unclosed
+    right, wrong = rubric_reward([''] * 2, ONE_ANSWER['countdown'], item=[OF_TASK['countdown']] * 2)
+    assert right == 1 and wrong < 1
+
+
+def test_a_criterion_of_which_nobody_knows_is_named():
+    polite = Rubric((Criterion('polite'),))
+    with pytest.raises(JudgeError, match="asks 'polite', .*mention cat.*the reward a judge"):
+        rubric_reward([''], [BOTH], item=[TWO], rubric=lambda item: polite)
 
 
 def test_one_flip_of_three_is_what_an_error_of_a_third_costs():

@@ -16,8 +16,8 @@ from typing import NamedTuple
 # %% ../../nbs/rewards/15_rubrics.ipynb #15a00003
 from ..core.registry import add_recipe, stage, use
 from ..core.reward_calls import finite_number, shown
-from ..core.settings_file import check_name, check_real
-from .judges import Question, ask, noisy_judge
+from ..core.settings_file import check_name, check_real, check_whole, is_real, is_whole
+from .judges import JudgeError, Question, ask, noisy_judge
 from .label_free import dealt_reward
 from .verifier import as_item, text_of, verdicts
 from ..tasks.wishes import Wish, all_sentences, is_fulfilled, read_text, wish_scores
@@ -58,12 +58,12 @@ def rubric_score(rubric: Rubric, degrees, *, saturation: float = 0.0, stretch: f
     """The score of degrees, one for each criterion: at most 1, and not clipped from below.
 
     saturation: kappa, 0 for none. stretch: rho. veto: whether critical criteria are obeyed.
-    Raises ValueError for another number of degrees, or knobs out of range.
+    Raises ValueError for another number of degrees, a degree that is not from 0 to 1, points for
+    no two criteria of the rubric, or knobs out of range.
     """
     check_real('rubric_score', least=0, saturation=saturation)
     check_real('rubric_score', least=0.01, stretch=stretch)
-    if len(degrees) != len(rubric.criteria):
-        raise ValueError(f"{len(degrees)} degrees were given for {len(rubric.criteria)} criteria.")
+    _check_degrees(rubric, degrees)
     met = [_saturated(degree, saturation) for degree in degrees]
     points = [criterion.points for criterion in rubric.criteria]
     points += [bonus for _, _, bonus in rubric.together]
@@ -75,6 +75,23 @@ def rubric_score(rubric: Rubric, degrees, *, saturation: float = 0.0, stretch: f
     missed = any(criterion.critical and degree < 0.5
                  for criterion, degree in zip(rubric.criteria, degrees))
     return min(score, 0.0) if veto and missed else score
+
+
+def _check_degrees(rubric: Rubric, degrees) -> None:
+    "Raises ValueError unless each criterion has a degree, and pairs name two of them."
+    count = len(rubric.criteria)
+    if len(degrees) != count:
+        raise ValueError(f"{len(degrees)} degrees were given for {count} criteria.")
+    for degree in degrees:
+        if not 0 <= finite_number(degree) <= 1:
+            raise ValueError(f"rubric_score: a degree is {shown(degree)}, wanted a number from 0 "
+                             "to 1.")
+    for both in rubric.together:
+        j, k, bonus = both if len(both) == 3 else (None, None, None)
+        are_two = is_whole(j, 0) and is_whole(k, 0) and j != k and max(j, k) < count
+        if not are_two or not is_real(bonus):
+            raise ValueError(f"rubric_score: together has {shown(both)}, wanted the numbers of two "
+                             f"criteria, from 0 to {count - 1}, and their points.")
 
 
 def _saturated(degree: float, kappa: float) -> float:
@@ -121,19 +138,41 @@ class _Truth:
     "The judge who knows: questions name their item in place of the prompt."
     def __init__(self):
         self.known = {}
+        self.answers = {}
 
     def __call__(self, questions):
-        return [self.known[question] for question in questions]
+        unknown = [question for question in questions if question not in self.known]
+        if not unknown: return [self.known[question] for question in questions]
+        asked = unknown[0]
+        own = [q.criterion for q in self.known if q[:2] == asked[:2]]
+        raise JudgeError(f"a rubric without a judge asks {shown(asked.criterion)}, which is none "
+                         f"of the item's own criteria ({', '.join(own):.120}): give the criterion "
+                         "a check, or the reward a judge.")
 
     def learn(self, item, text: str, answer: str | None) -> tuple[str, str]:
         """How a text is asked about, as (prompt, text); its degrees are known from then on.
 
         answer: what its verdict reads as the answer.
         """
-        named = (f'{item.task} {item.data}', ' '.join((answer or text).split()))
+        asked = (f'{item.task} {item.data}', text)
+        self.answers[asked] = ' '.join((answer or text).split())
         for name, degree in item_scores(item, text).items():
-            self.known[Question(*named, name)] = degree
-        return named
+            self.known[Question(*asked, name)] = degree
+        return asked
+
+    def mistaken(self, error: float, seed: int):
+        "A judge with mistakes that hang on the answer; the degrees hang on the whole text."
+        slips = noisy_judge(_never, error, seed=seed)
+
+        def judge(questions):
+            by_answer = [q._replace(text=self.answers[q[:2]]) for q in questions]
+            return [abs(degree - slip) for degree, slip in zip(self(questions), slips(by_answer))]
+        return judge
+
+
+def _never(questions) -> list[float]:
+    "A judge to whom nothing is met: with mistakes, 1 marks each of them."
+    return [0.0] * len(questions)
 
 # %% ../../nbs/rewards/15_rubrics.ipynb #15a00015
 def prompt_text(prompt) -> str:
@@ -164,6 +203,7 @@ def _mistaken(judge, error: float, seed: int):
     if error > 1:
         raise ValueError(f"a rubric has error={error:g}, wanted the share of questions, from 0 to "
                          "1, about which the judge is mistaken.")
+    if isinstance(judge, _Truth): return judge.mistaken(error, seed)
     return noisy_judge(judge, error, seed=seed)
 
 
@@ -190,7 +230,7 @@ def rubric_reward(prompts, completions, *, item=None, rubric=item_rubric, judge=
     judge: a `Judge`; if None, the exact degrees of the item's own criteria, each turned round
     with probability `error`. saturation, stretch: as in `rubric_score`. seed: other mistakes.
     Raises ValueError unless there is one item a completion, for an `error` that is no
-    probability, or as `rubric_score`.
+    probability, or as `rubric_score`; JudgeError for a criterion of which nobody knows.
     Source: Reinforcement learning with rubric anchors (2025); the score is HealthBench's.
     """
     rows, judge = _rows_to_grade(prompts, completions, item, judge)
@@ -266,8 +306,19 @@ class Pair(NamedTuple):
     rejected: str
 
 
+def _check_pairs(who: str, pairs) -> None:
+    "Raises ValueError if there are no pairs."
+    if not len(pairs):
+        raise ValueError(f"{who}: no pairs were given, wanted at least one.")
+
+
 def contrast(pairs, candidates, *, most: int = 5) -> Rubric:
-    "The `most` candidates with the largest separation above 0, which is their points."
+    """The `most` candidates with the largest separation above 0, which is their points.
+
+    Raises ValueError if there are no pairs, or for `most` below 1.
+    """
+    check_whole('contrast', least=1, most=most)
+    _check_pairs('contrast', pairs)
     sentences = {text: read_text(text).sentences for pair in pairs for text in pair}
     found = []
     for wish in candidates:
@@ -297,7 +348,11 @@ def pair_accuracy(rubric: Rubric, pairs) -> list[float]:
     return [(a > b) + (a == b) / 2 for a, b in zip(scores[::2], scores[1::2])]
 
 def consistent(rubric: Rubric, pairs, tau: float = 0.5) -> list[Pair] | None:
-    "The pairs that a rubric gets right, None if these are fewer than the share `tau`."
+    """The pairs that a rubric gets right, None if these are fewer than the share `tau`.
+
+    Raises ValueError if there are no pairs, or as `pair_accuracy`.
+    """
+    _check_pairs('consistent', pairs)
     right = [correct == 1 for correct in pair_accuracy(rubric, pairs)]
     if sum(right) < tau * len(pairs): return None
     return [pair for pair, kept in zip(pairs, right) if kept]
