@@ -3,17 +3,22 @@
 import pytest, torch
 from rl4llm.advantages.next_segment import (
     MARKS,
+    asr_problem,
     information_gain,
     mark_ids,
     msr_problem,
+    plain_segment,
+    reference_segments,
     same_segment,
     sample_thoughts,
     segment_logp,
     segment_reward,
+    segments_of,
     thoughts_of,
 )
 from rl4llm.core.rollouts import make_rollouts
 from rl4llm.tasks import task
+from rl4llm.tasks.own_data import task_from
 from rl4llm.tasks.protocol import Item
 from rl4llm.tasks.vocabulary import tiny_tokenizer
 
@@ -23,6 +28,63 @@ SWAP = Item('story', ('b with the cat', 'd with the dog', 'b and d', 'b ?'))  # 
 def test_the_segment_in_the_middle_is_asked_for():
     row = msr_problem(['a', 'b', 'c', 'd'], 1)
     assert row == dict(question='<story> a ; ? ; c', answer='b')
+
+
+@pytest.mark.parametrize('place', [-1, 3, 4, 1.5, 'x', None])
+def test_a_gap_needs_a_segment_behind_it(place):
+    with pytest.raises(ValueError, match='msr_problem: the place is .* from 0 to 2'):
+        msr_problem(['a', 'b', 'c', 'd'], place)
+
+
+@pytest.mark.parametrize('place', [-1, 2, 1.5, 'x'])
+def test_a_continuation_needs_a_segment(place):
+    with pytest.raises(ValueError, match='asr_problem: the place is .* from 0 to 1'):
+        asr_problem(['a', 'b'], place)
+    assert asr_problem(['a', 'b'], 1) == dict(question='<story> a', answer='b')
+
+
+def test_too_few_segments_are_named():
+    with pytest.raises(ValueError, match='msr_problem: there are 1 segments, wanted 1 more'):
+        msr_problem(['a'], 0)
+    with pytest.raises(ValueError, match='asr_problem: there are 0 segments, wanted 1 more'):
+        asr_problem([], 0)
+
+
+@pytest.mark.parametrize('threshold', [-1, 0, 1.5, float('nan'), 'x', None])
+def test_a_threshold_that_pays_all_or_nothing_is_refused(threshold):
+    with pytest.raises(ValueError, match='segment_reward: threshold is'):
+        segment_reward(['?'], ['x'], item=[SWAP], judge='overlap', threshold=threshold)
+
+
+@pytest.mark.parametrize('tau', ['x', None, float('nan'), -0.1, 1.1])
+def test_a_share_that_is_none_is_refused(tau):
+    with pytest.raises(ValueError, match='information_gain has tau=.*wanted 0 <= tau <= 1'):
+        information_gain(tau=tau)
+
+
+TOWN = 'Paris is the Capital of France. It has 2 Rivers!\nThe  third;'
+
+
+def test_segments_are_kept_as_they_are_written():
+    found = segments_of(TOWN)
+    assert found == ['Paris is the Capital of France', 'It has 2 Rivers!', 'The  third']
+    assert all(segment in TOWN for segment in found)
+    assert plain_segment(found[2]) == 'the third'
+    assert segments_of('a ; . ;; b.') == ['a', 'b']
+
+
+TOLD = 'Paris is the Capital of France. It has 2 Rivers!'
+
+
+def test_the_judge_reads_small_letters():
+    rows = [dict(question='Where?', answer=TOLD), dict(question='What?', answer='B with the Dog')]
+    own = task_from(rows, replace=True)
+    items = {item.data[0]: item for part in own.parts.values() for item in part}
+    said = ['paris is the  capital of France.', 'Paris is a town.']
+    texts = [f'<answer> {text} </answer>' for text in said]
+    assert segment_reward([''] * 2, texts, item=[items['Where?']] * 2) == [1, 0]
+    texts = ['<answer> b HAS the dog </answer>']
+    assert segment_reward([''], texts, item=[items['What?']]) == [1]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +176,36 @@ def test_the_first_segment_alone_is_scored_and_a_text_without_one_is_not():
     found = segment_logp(policy, rows, [thought] * 3, torch.arange(3))
     wanted = [-float(sum(mark_ids(policy, text))) for text in ('b with the dog', first)]
     assert found[[0, 2]].tolist() == wanted and found[1].isnan()
+
+
+def byte_tokenizer():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ['<pad>', '<end>']
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    raw.train_from_iterator([f'<answer> {TOWN} </answer>'] * 9, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token='<pad>', eos_token='<end>')
+
+
+def test_what_is_scored_is_what_a_model_of_letters_would_write():
+    policy = Table()
+    policy.tokenizer = byte_tokenizer()
+    own = task_from([dict(question='Where?', answer=TOLD)], replace=True)
+    (item,) = (item for part in own.parts.values() for item in part)
+    assert reference_segments(item)[0] == 'Paris is the Capital of France'
+    thought = mark_ids(policy, '<think> a town </think>')
+    found = segment_logp(policy, rows_of([[1]], [item]), [thought], torch.arange(1))
+    written = mark_ids(policy, '<answer> Paris is the Capital of France')
+    assert policy.read == [[thought + written]]
+    mark = mark_ids(policy, '<answer>')
+    assert found.item() == -sum(written[len(mark) :])
 
 
 @pytest.mark.parametrize('room, kept', [(2, 2), (5, 5), (9, 5)])

@@ -384,6 +384,7 @@ BROKEN = {
     },
     'segment_reward': {
         'another judge': text_reward(judge='x'),
+        'a threshold outside (0, 1]': text_reward(threshold=0),
         'there is one item for each completion': short_items,
     },
     'sample_thoughts': {'as `sample`': sampled([])},

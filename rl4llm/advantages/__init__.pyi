@@ -148,6 +148,7 @@ from .next_segment import information_gain as information_gain
 from .next_segment import mark_ids as mark_ids
 from .next_segment import masked_probabilities as masked_probabilities
 from .next_segment import msr_problem as msr_problem
+from .next_segment import plain_segment as plain_segment
 from .next_segment import reference_segments as reference_segments
 from .next_segment import same_segment as same_segment
 from .next_segment import sample_thoughts as sample_thoughts

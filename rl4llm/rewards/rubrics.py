@@ -228,9 +228,10 @@ def rubric_reward(prompts, completions, *, item=None, rubric=item_rubric, judge=
 
     None where there is no item. rubric: a function from an item to its `Rubric`.
     judge: a `Judge`; if None, the exact degrees of the item's own criteria, each turned round
-    with probability `error`. saturation, stretch: as in `rubric_score`. seed: other mistakes.
+    with probability `error`, and a JudgeError for any other criterion.
+    saturation, stretch: as in `rubric_score`. seed: other mistakes.
     Raises ValueError unless there is one item a completion, for an `error` that is no
-    probability, or as `rubric_score`; JudgeError for a criterion of which nobody knows.
+    probability, or as `rubric_score`.
     Source: Reinforcement learning with rubric anchors (2025); the score is HealthBench's.
     """
     rows, judge = _rows_to_grade(prompts, completions, item, judge)
