@@ -66,6 +66,7 @@ LATER = {
     'deep_search_replay.sampler': (8, "a problem has to come back whose solution is kept"),
     't1.reference': (12, "the reference follows by a hundredth of the way a step"),
     'oreal.sampler': (12, "the token reward model learns for ten steps before anything is trained"),
+    'oreal_pairs': (12, "as the sampler"),
     'oreal.objective': (12, "as the sampler"),
     'oreal.regularisers': (13, "as the sampler, and there is no divergence in the first update"),
 }
