@@ -345,6 +345,17 @@ def test_faults_of_other_code_are_not_tried_again(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith('core.learned has changed')
 
 
+def test_a_changed_notebook_leaves_the_rows_of_its_module_as_they_are(monkeypatch):
+    code = mutants.code_digest('core.numerics')
+    row = dict(sites=9, tried=9, code=code, digest='of another notebook')
+    rows = {'core.numerics': row}
+    monkeypatch.setattr(mutants, 'stored', lambda: rows)
+    assert mutants.is_stored('core.numerics')
+    for changed in (dict(row, code='of other code'), dict(row, tried=8)):
+        rows['core.numerics'] = changed
+        assert not mutants.is_stored('core.numerics')
+
+
 @pytest.mark.parametrize(
     'caught, crashed, fails', [(40, 10, 0), (24, 10, 0), (23, 10, 1), (5, 40, 0)]
 )

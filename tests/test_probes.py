@@ -20,6 +20,7 @@ from rl4llm.core.policy import ASSETS
 from rl4llm.core.registry import recipe
 from rl4llm.studies.probes import (
     _stored_batches,
+    alike_probes,
     arm_probe,
     is_close,
     probe,
@@ -230,6 +231,22 @@ def test_a_recipe_trains_as_its_stored_probe_says(name):
     from rl4llm.studies.probes import changed_probes
 
     assert not changed_probes([name])
+
+
+def test_no_two_recipes_have_the_same_numbers():
+    "A change of one into the other would pass unnoticed."
+    assert not alike_probes()
+
+
+@pytest.mark.parametrize('name', ['oreal', 'rlfr', 'hindsight_curiosity'])
+def test_an_idea_that_comes_late_is_seen_by_its_own_steps(name):
+    "On the stored rollouts each of these is its placebo or its control, or trains nothing."
+    stored = stored_probes()
+    near = dict(oreal='oreal_pairs').get(name, f'{name}_shuffled')
+    near = near if near in stored else f'{name}_dealt'
+    assert is_close(stored[name]['steps'], stored[near]['steps'])
+    assert not is_close(stored[name]['own'], stored[near]['own'], 1e-4)
+    assert stored[name]['own'][-1]['size'] > 0
 
 
 def test_every_stored_result_has_a_probe():

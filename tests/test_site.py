@@ -19,6 +19,18 @@ GRPO = dict(
     cited='',
     summary='a summary',
 )
+CLAIM = dict(
+    name='a',
+    statement='S.',
+    paper='P',
+    verdict='waits',
+    words='in our words',
+    parts=[dict(part='a_b', difference='+0.1')],
+    maps=[dict(name='m', said='It holds in 2 of 3 cells.', cells=[['dial', 'effect'], ['1', '-']])],
+    pictured=True,
+    measured='',
+    differs='scale',
+)
 TOLD = dict(
     recipes=[GRPO],
     claims=[],
@@ -118,14 +130,22 @@ def test_the_glossary_is_tables_one_click_from_course_and_start(made):
 
 
 def test_a_claim_in_our_words_is_not_given_to_the_paper():
-    one = dict(
-        name='a', statement='S.', paper='P', verdict='waits', parts=[], measured='', differs=''
-    )
+    one = dict(CLAIM, pictured=False, parts=[], maps=[])
     ours, theirs = tables.claim_text(
         [{**one, 'words': w} for w in ('in our words', '"so" (p. 1)')]
     ).split('## a')[1:]
     assert "The paper's words" not in ours and 'in our words' in ours
     assert 'The paper\'s words: "so" (p. 1).' in theirs
+
+
+def test_a_claim_shows_its_picture_its_maps_and_how_to_repeat_it():
+    table, text = tables.claim_table([CLAIM]), tables.claim_text([CLAIM])
+    for part in (table, text):
+        assert '(_pictures/claims/a.png)' in part
+    assert '(_pictures/claims/map_m.png)' in text and 'It holds in 2 of 3 cells.' in text
+    assert '| dial | effect |' in text and '`rl4llm claims run a`' in text
+    waiting = dict(CLAIM, pictured=False, maps=[])
+    assert '.png' not in tables.claim_table([waiting]) + tables.claim_text([waiting])
 
 
 def test_no_page_shows_directives_or_hidden_cells():

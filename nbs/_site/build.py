@@ -59,6 +59,19 @@ def put_pictures(folder):
         put(folder, pages.picture_of(page).lstrip('/'), png if is_map else small(png))
 
 
+def put_claims(folder, told):
+    "The pictures of the claims, drawn anew if the package has changed since."
+    from rl4llm.atlas.claims_report import draw_pictures
+    from rl4llm.atlas.claims import CLAIMS
+    pictures = folder/tables.CLAIM_PICTURES
+    stamp = pictures/'stamp'
+    if stamp.exists() and stamp.read_text() == told['stamp']: return
+    pictures.mkdir(parents=True, exist_ok=True)
+    for claim in told['claims']:
+        if claim['pictured']: draw_pictures(CLAIMS[claim['name']], pictures)
+    stamp.write_text(told['stamp'])
+
+
 def stage(folder, told):
     "Fills the folder that Sphinx reads; returns the paths of its pages."
     made = {page.path: nbformat.writes(notebooks.clean(page)) for page in notebooks.all_pages()}
@@ -68,6 +81,7 @@ def stage(folder, told):
     for file in (TOP/'rl4llm/assets/benchmarks').glob('*.png'):
         put(folder, file.relative_to(TOP), file.read_bytes())
     put_pictures(folder)
+    put_claims(folder, told)
     remove_others(folder, ('.md', '.ipynb'), made)
     return sorted(made)
 

@@ -134,10 +134,11 @@ def recipe_page(recipes):
 
 def claim_page(claims):
     "The claims and their verdicts."
-    intro = ('Sentences of papers as experiments on the small model, with five seeds, intervals '
-             'and a rule that was written down first. How they are judged: '
-             '[claims](nbs/atlas/00_claims.ipynb). No result on the tiny model is a result on a '
-             'large one.')
+    intro = ('Sentences of papers as experiments on small models, with intervals over seeds and a '
+             'rule that was written down first. How they are judged: '
+             '[claims](nbs/atlas/00_claims.ipynb); how a picture is read: '
+             '[all claims in two minutes](nbs/atlas/04_claims_report.ipynb). No result on a tiny '
+             'model is a result on a large one.')
     return '\n\n'.join(['# Claims', intro, tables.claim_table(claims), tables.claim_text(claims)])
 
 

@@ -30,13 +30,27 @@ def recipe_rows():
 
 
 def claim_dicts():
-    "One dict a claim, with the rows of its parts."
+    """One dict a claim, those with a verdict first: the rows of its parts, and its maps.
+
+    `pictured` says whether the claim has a picture."""
     from rl4llm.atlas.claims import CLAIMS, claim_rows, claims_table
+    from rl4llm.atlas.claims_report import told_claims
+    told = [claim.name for claim in told_claims()]
+    kept = claims_table()
     rows = []
-    for name, row in claims_table().iterrows():
+    for name in [*told, *(name for name in kept.index if name not in told)]:
         parts = claim_rows(CLAIMS[name]).to_dict('records')
-        rows.append(dict(name=name, parts=parts, **row.to_dict()))
+        maps = map_dicts(name) if name in told else []
+        rows.append(dict(name=name, parts=parts, maps=maps, pictured=name in told,
+                         **kept.loc[name].to_dict()))
     return rows
+
+
+def map_dicts(claim):
+    "One dict a map of where a claim holds: its name, what it says, and its cells."
+    from rl4llm.atlas.regime_maps import map_sentence, maps_of_claim, readable_cells
+    return [dict(name=found.name, said=map_sentence(found), cells=_frame(readable_cells(found)))
+            for found in maps_of_claim(claim)]
 
 
 def paper_dicts():
@@ -161,28 +175,52 @@ def recipe_text(recipes):
 
 
 def claim_table(claims):
-    "The table of all claims."
+    "The table of all claims, with a picture of each that has one."
     rows = [[f"[{escaped(c['name'])}](#{anchor('claim', c['name'])})", escaped(c['statement']),
-             c['verdict'], escaped(c['paper'])] for c in claims]
-    return table(['claim', 'sentence', 'verdict', 'paper'], rows, 'filterable')
+             c['verdict'], _picture(c) if c['pictured'] else '', escaped(c['paper'])]
+            for c in claims]
+    return table(['claim', 'sentence', 'verdict', 'picture', 'paper'], rows, 'filterable claims')
+
+
+CLAIM_PICTURES = '_pictures/claims'
+
+
+def _picture(claim):
+    "The picture of a claim: what was measured, with its intervals."
+    words = f"What was measured of the claim {claim['name']}: {escaped(claim['statement'])}"
+    return f"![{words}]({CLAIM_PICTURES}/{claim['name']}.png)"
+
+
+def _maps(claim):
+    "Where a claim holds: of each map the sentence, the picture and the cells."
+    out = []
+    for found in claim['maps']:
+        columns, *rows = found['cells']
+        words = f"The map {found['name']}: the effect in each cell"
+        out += [escaped(found['said']), f"![{words}]({CLAIM_PICTURES}/map_{found['name']}.png)",
+                table(columns, [[escaped(text) for text in row] for row in rows])]
+    return out
 
 
 def claim_text(claims):
-    "A section for each claim: sentence, verdict, its parts and how it differs."
+    "A section for each claim: sentence, verdict, picture, parts, maps and how it differs."
     out = []
     for claim in claims:
         out += [f"({anchor('claim', claim['name'])})=\n## {claim['name'].replace('_', ' ')}",
                 f"{escaped(claim['statement'])} ({escaped(claim['paper'])})",
                 _whose_words(claim['words']),
                 f"Verdict: **{claim['verdict']}**"]
+        if claim['pictured']: out.append(_picture(claim))
         if claim['parts']:
             columns = list(claim['parts'][0])
             rows = [[escaped(str(part[c])) for c in columns] for part in claim['parts']]
             out.append(table(columns, rows))
         else:
             out.append(escaped(claim['measured']))
+        out += _maps(claim)
         differs = escaped(claim['differs']).replace(r'\*', '*')    # it stresses words with stars
         if differs: out.append(f'Differs from the paper: {differs}.')
+        if claim['pictured']: out.append(f"Repeat it: `rl4llm claims run {claim['name']}`")
     return '\n\n'.join(out)
 
 

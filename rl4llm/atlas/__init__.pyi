@@ -61,6 +61,7 @@ from .claims import why_earlier_loop as why_earlier_loop
 from .claims import why_waiting as why_waiting
 from .claims import words_of as words_of
 from .claims_report import claim_section as claim_section
+from .claims_report import draw_pictures as draw_pictures
 from .claims_report import plot_claim as plot_claim
 from .claims_report import report_html as report_html
 from .claims_report import told_claims as told_claims
