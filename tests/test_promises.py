@@ -81,6 +81,10 @@ def knobs(**bad):
     return lambda info: called(info, **bad)
 
 
+def whole_rewards(info):
+    return called(info, rewards=rewards_of().long())
+
+
 def made_with(*args, **bad):
     return lambda info: info.fn(*args, **bad)
 
@@ -455,7 +459,11 @@ BROKEN = {
         )
     },
     'grpo': {'an unknown `scale`': knobs(scale='x')},
-    'grpo_passk': {'an unknown `scale`': knobs(scale='x')},
+    'grpo_passk': {
+        'whole ones': whole_rewards,
+        'an unknown `scale`': knobs(scale='x'),
+        'an `eps` that is no number from 0 on': knobs(eps=-1.0),
+    },
     'grpo_overlong': {'limits that make no sense': knobs(buffer=0)},
     'grpo_s': {'prompts without a demonstration': with_items([])},
     'grpo_roc': {'as `chosen_rows`': knobs(share=0.0)},
@@ -480,7 +488,13 @@ BROKEN = {
     'gui_g1': {'a problem without a rate': knobs(rates={})},
     'kl_in_reward': {'a group of one row': singles},
     'rloo': {'a group of a single row': singles},
-    'pkpo': {'a group with too few rows for `k`': singles},
+    'pkpo': {
+        'whole ones': whole_rewards,
+        'a group with too few rows for `k`': singles,
+        'a `k` that is no whole number from 1 on': knobs(k=2.5),
+        'another baseline': knobs(baseline='x'),
+        'a threshold that is no number': knobs(threshold=float('nan')),
+    },
     'no_advantage': {'as `reinforce` does': lambda info: info.fn(rewards_of(), GROUP[:-1])},
     'posterior_weight': {'`beta` > 0': knobs(beta=0.0)},
     'prl': {'an unknown mode': knobs(mode='x'), 'an eta not above 0': knobs(eta=0.0)},
