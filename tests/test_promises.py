@@ -452,7 +452,14 @@ BROKEN = {
     'scheduled': {'as `schedule_at`': text_reward(shape='square')},
     'shuffled': {'another word': text_reward(among='rows')},
     'arm': {'unknown words': knobs(rows='some')},
-    'g2rl': {'an unknown word': knobs(wrong='x')},
+    'g2rl': {
+        'whole ones': whole_rewards,
+        'an unknown word': knobs(wrong='x'),
+        'a knob that is no number': knobs(lam=float('nan')),
+        'a novelty that is none for each scored row': knobs(
+            novelty=lambda rewards, group, **given: rewards[:1]
+        ),
+    },
     'gae_kl': {
         'as `gae` does': lambda info: fn_of(info)(
             rewards_of(), GROUP[:-1], **signals(info, torch.float64)
