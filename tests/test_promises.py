@@ -466,6 +466,11 @@ BROKEN = {
         )
     },
     'grpo': {'an unknown `scale`': knobs(scale='x')},
+    'hicra': {
+        'an `alpha` that is no number': knobs(alpha=float('nan')),
+        'as `planning_tokens`': knobs(lexicon=()),
+    },
+    'token_hidden_reward': {'a knob that is no number': knobs(p=float('nan'))},
     'grpo_passk': {
         'whole ones': whole_rewards,
         'an unknown `scale`': knobs(scale='x'),
