@@ -81,6 +81,10 @@ def knobs(**bad):
     return lambda info: called(info, **bad)
 
 
+def whole_rewards(info):
+    return called(info, rewards=rewards_of().long())
+
+
 def made_with(*args, **bad):
     return lambda info: info.fn(*args, **bad)
 
@@ -448,14 +452,30 @@ BROKEN = {
     'scheduled': {'as `schedule_at`': text_reward(shape='square')},
     'shuffled': {'another word': text_reward(among='rows')},
     'arm': {'unknown words': knobs(rows='some')},
-    'g2rl': {'an unknown word': knobs(wrong='x')},
+    'g2rl': {
+        'whole ones': whole_rewards,
+        'an unknown word': knobs(wrong='x'),
+        'a knob that is no number': knobs(lam=float('nan')),
+        'a novelty that is none for each scored row': knobs(
+            novelty=lambda rewards, group, **given: rewards[:1]
+        ),
+    },
     'gae_kl': {
         'as `gae` does': lambda info: fn_of(info)(
             rewards_of(), GROUP[:-1], **signals(info, torch.float64)
         )
     },
     'grpo': {'an unknown `scale`': knobs(scale='x')},
-    'grpo_passk': {'an unknown `scale`': knobs(scale='x')},
+    'hicra': {
+        'an `alpha` that is no number': knobs(alpha=float('nan')),
+        'as `planning_tokens`': knobs(lexicon=()),
+    },
+    'token_hidden_reward': {'a knob that is no number': knobs(p=float('nan'))},
+    'grpo_passk': {
+        'whole ones': whole_rewards,
+        'an unknown `scale`': knobs(scale='x'),
+        'an `eps` that is no number from 0 on': knobs(eps=-1.0),
+    },
     'grpo_overlong': {'limits that make no sense': knobs(buffer=0)},
     'grpo_s': {'prompts without a demonstration': with_items([])},
     'grpo_roc': {'as `chosen_rows`': knobs(share=0.0)},
@@ -480,7 +500,13 @@ BROKEN = {
     'gui_g1': {'a problem without a rate': knobs(rates={})},
     'kl_in_reward': {'a group of one row': singles},
     'rloo': {'a group of a single row': singles},
-    'pkpo': {'a group with too few rows for `k`': singles},
+    'pkpo': {
+        'whole ones': whole_rewards,
+        'a group with too few rows for `k`': singles,
+        'a `k` that is no whole number from 1 on': knobs(k=2.5),
+        'another baseline': knobs(baseline='x'),
+        'a threshold that is no number': knobs(threshold=float('nan')),
+    },
     'no_advantage': {'as `reinforce` does': lambda info: info.fn(rewards_of(), GROUP[:-1])},
     'posterior_weight': {'`beta` > 0': knobs(beta=0.0)},
     'prl': {'an unknown mode': knobs(mode='x'), 'an eta not above 0': knobs(eta=0.0)},

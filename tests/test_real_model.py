@@ -428,6 +428,10 @@ def test_every_recipe_trains_a_text_model(qwen, name):
         made = made.but(select=use(made.select, warmup=0))  # no update before it
     if dict(made.select.knobs).get('most'):
         made = made.but(select=use(made.select, most=None))  # all groups are trained on
+    if made.advantage.name in ('hicra', 'hicra_entropy'):
+        with pytest.raises(ValueError, match='give a lexicon'):  # numbers are cut here
+            train(qwen.clone(), task('countdown', level='easy'), made, steps=1, limit=1e6)
+        made = made.but(advantage=use(made.advantage, lexicon=('a', 'e')))
     row = train(qwen.clone(), task('countdown', level='easy'), made, steps=1, limit=1e6).rows[0]
     whole = made.prompts * made.group
     found = ('archived_rows', 'rstar_traces', 'best_first_traces')  # give what was found right

@@ -16,6 +16,7 @@ from .group_relative import grpo
 from ..core.placebos import placebo
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import check_shape, group_max
+from ..core.settings_file import check_real
 
 # %% ../../nbs/advantages/11_gradient_guided.ipynb #cf2aff2b
 def output_features(hidden: Float[Tensor, "n t d"], head: Float[Tensor, "v d"],
@@ -43,25 +44,29 @@ def gradient_novelty(features: Float[Tensor, "n d"], signs: Float[Tensor, "n"],
 
     features: a direction for each row. signs: -1 or +1, nan for a row that could not be scored.
     The weights are exp(`signs`). A row without others has novelty 1.
+    Computed in double precision: rounding would make copies differ.
     """
-    unit = normalize(features, dim=1)
+    unit = normalize(features.double(), dim=1)
     oneself = torch.eye(len(group), dtype=torch.bool, device=group.device)
     other = (group[:, None] == group) & ~oneself & ~signs.isnan()
-    weight = other * signs.nan_to_num().exp()
+    weight = other * signs.double().nan_to_num().exp()
     alike = (unit @ unit.T).square()
     covered = (weight * alike).sum(1) / weight.sum(1).clamp(min=1e-12)
-    return (1 - covered).clamp(min=0)
+    return (1 - covered).clamp(min=0).to(features.dtype)
 
 # %% ../../nbs/advantages/11_gradient_guided.ipynb #5beae008
+_EQUAL = 1e-5                               # novelties lie between 0 and 1, float32 rounds at 1e-7
+
+
 def between_extremes(x: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
     """`x` scaled to [0, 1] between the smallest and the largest value of its group.
 
-    0 where all values of a group are equal. nan has no share.
+    0 where all values of a group are equal to within 1e-5. nan has no share.
     """
     low = -group_max(-x, group)
     high = group_max(x, group)
     spread = high - low
-    return torch.where(spread > 1e-9, (x - low) / spread, torch.zeros_like(x))
+    return torch.where(spread > _EQUAL, (x - low) / spread, torch.zeros_like(x))
 
 # %% ../../nbs/advantages/11_gradient_guided.ipynb #249aedf0
 def novelty_reward(signs: Float[Tensor, "n"], novelty: Float[Tensor, "n"], *, lam: float,
@@ -106,15 +111,29 @@ def g2rl(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts, poli
 
     wrong: see `novelty_reward`. threshold: a reward above it is right.
     novelty: the function that computes it.
-    Raises ValueError on wrong shapes, infinite rewards or an unknown word.
-    Source: Liang et al. (2025).
+    Raises ValueError on wrong shapes, infinite rewards, whole ones, an unknown word, a knob that
+    is no number, or a novelty that is none for each scored row. Source: Liang et al. (2025).
     """
+    if torch.is_tensor(rewards) and not rewards.is_floating_point():
+        raise ValueError(f"g2rl: rewards hold {rewards.dtype}, wanted real numbers.")
+    check_real('g2rl', lam=lam, threshold=threshold)
     grpo(rewards, group)                                # checks the rewards as they came
     signs = _signs(rewards, threshold)
     nu = novelty(rewards, group, rollouts=rollouts, policy=policy, old_hidden=old_hidden,
                  threshold=threshold)
+    _check_novelty(nu, rewards)
     bar = between_extremes(nu.to(rewards).masked_fill(signs.isnan(), torch.nan), group)
     return grpo(novelty_reward(signs, bar, lam=lam, wrong=wrong), group)
+
+
+def _check_novelty(nu, rewards: Float[Tensor, "n"]) -> None:
+    "Raises ValueError unless `nu` has a number for each row that was scored."
+    check_shape(nu, rewards.shape, 'g2rl: what novelty gave')
+    bad = ~nu.isfinite() & ~rewards.isnan()
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise ValueError(f"g2rl: novelty gave {float(nu[row])} for row {row}, wanted a finite "
+                         "number for each row that was scored.")
 
 # %% ../../nbs/advantages/11_gradient_guided.ipynb #e59567e5
 add_recipe('g2rl', 'grpo', paper=147, advantage=g2rl,

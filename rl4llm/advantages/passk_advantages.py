@@ -14,8 +14,15 @@ from torch import Tensor
 from .baselines import reinforce
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import group_count, group_max, group_std, group_sum, zero_unscored
+from ..core.settings_file import check_real, check_whole
 
 # %% ../../nbs/advantages/05_passk_advantages.ipynb #0f6443cb
+def _check_kind(who: str, rewards) -> None:
+    "Raises ValueError for rewards of whole numbers, which hold no nan."
+    if torch.is_tensor(rewards) and not rewards.is_floating_point():
+        raise ValueError(f"{who}: rewards hold {rewards.dtype}, wanted real numbers.")
+
+
 @stage('advantage', parent='grpo', unbiased=False,
        changes="only the best row of a group counts, by its lead over the second best")
 def grpo_passk(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, scale: str = 'group',
@@ -23,11 +30,13 @@ def grpo_passk(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, scale: s
     """Lead of the group's only best row over the second best; 0 for every other row.
 
     scale: 'group' divides by the group's standard deviation plus `eps`, 'none' does not.
-    Raises ValueError on wrong shapes, infinite rewards or an unknown `scale`.
-    Source: verl, pass@k.
+    Raises ValueError on wrong shapes, infinite rewards, whole ones, an unknown `scale` or an
+    `eps` that is no number from 0 on. Source: verl, pass@k.
     """
     if scale not in ('group', 'none'):
         raise ValueError(f"scale {scale!r} is unknown; choose one of group, none.")
+    _check_kind('grpo_passk', rewards)
+    check_real('grpo_passk', least=0, eps=eps)
     r = reinforce(rewards, group)
     best = (rewards == group_max(rewards, group)) & ~rewards.isnan()
     second = group_max(rewards.masked_fill(best, float('nan')), group)
@@ -35,7 +44,7 @@ def grpo_passk(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, scale: s
     leads = best & (number_of_best == 1) & second.isfinite()
     lead = torch.where(leads, r - second, torch.zeros_like(r))
     if scale == 'none': return lead
-    return lead / (group_std(rewards, group) + eps)
+    return torch.where(leads, lead / (group_std(rewards, group) + eps), lead)
 
 # %% ../../nbs/advantages/05_passk_advantages.ipynb #4961fe9b
 def _log_choose(m: Float[Tensor, "..."], k: int) -> Float[Tensor, "..."]:
@@ -78,17 +87,21 @@ def pkpo(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, k: int = 2,
     k: size of the subsets, as in pass@k.
     baseline: 'smaller' (subsets of k - 1 others), 'leave_one_out' (of k others) or 'none'.
     threshold: a row is right if its reward exceeds it.
-    Raises ValueError on wrong shapes, infinite rewards, or a group with too few rows for `k`.
-    Source: Walder and Karkhanis (2025).
+    Raises ValueError on wrong shapes, infinite rewards, whole ones, a group with too few rows for
+    `k`, a `k` that is no whole number from 1 on, another baseline, or a threshold that is no
+    number. Source: Walder and Karkhanis (2025).
     """
     if baseline not in BASELINES:
         known = ', '.join(BASELINES)
         raise ValueError(f"baseline {baseline!r} is unknown; choose one of {known}.")
+    _check_kind('pkpo', rewards)
+    check_whole('pkpo', k=k)
+    check_real('pkpo', threshold=threshold)
     rows = group_count(torch.zeros_like(rewards), group)
     least = k + 1 if baseline == 'leave_one_out' else k
-    if k < 1 or (rows < least).any():
-        raise ValueError(f"k={k} with baseline {baseline!r} needs k >= 1 and at least {least} rows "
-                         f"a group; the smallest group has {int(rows.min())}.")
+    if (rows < least).any():
+        raise ValueError(f"pkpo: k={k} with baseline {baseline!r} needs at least {least} rows a "
+                         f"group; the smallest group has {int(rows.min())}.")
     right = (reinforce(rewards, group) > threshold).double() * ~rewards.isnan()
     n = group_count(rewards, group)
     c = group_sum(right, group)

@@ -17,6 +17,7 @@ from .group_relative import dr_grpo, grpo
 from ..core.placebos import as_many, placebo
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import check_shape, group_mean
+from ..core.settings_file import check_real
 from ..selection.forking_tokens import STEP_ROLES, step_roles
 
 # %% ../../nbs/advantages/09_token_credit.ipynb #81a36535
@@ -34,20 +35,54 @@ def phrase_tokens(tokens: Int[Tensor, "n t"], phrases) -> Bool[Tensor, "n t"]:
 
 # %% ../../nbs/advantages/09_token_credit.ipynb #63033a93
 _PLANNING_ROLES = ('number', 'operator')
+_STEP = '13 + 8 = 21'
+
+
+def _check_words(tokenizer) -> None:
+    "Raises ValueError for a tokenizer by whose tokens the roles of a step cannot be told."
+    words = tokenizer.convert_ids_to_tokens(_ids(tokenizer, _STEP))
+    if list(words) != _STEP.split():
+        raise ValueError(f"planning_tokens: the tokenizer cuts {_STEP!r} into {words}, wanted "
+                         "whole numbers and operators; give a lexicon of phrases that plan.")
+
+
+def _ids(tokenizer, text: str) -> list:
+    return tokenizer(text, add_special_tokens=False)['input_ids']
+
+
+def _phrases(lexicon, tokenizer) -> list:
+    "Token ids of each phrase, as it begins a text and behind a space."
+    if hasattr(lexicon, 'strip'):
+        raise ValueError(f"lexicon is the text {lexicon!r}, wanted several phrases: "
+                         "put it in a tuple.")
+    if not lexicon:
+        raise ValueError(f"planning_tokens: lexicon is {lexicon!r}, wanted at least one phrase.")
+    found = []
+    for text in lexicon:
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"planning_tokens: lexicon holds {text!r:.60}, wanted texts that are "
+                             "not empty.")
+        own = [_ids(tokenizer, text), _ids(tokenizer, f' {text.lstrip()}')]
+        unknown = getattr(tokenizer, 'unk_token_id', None)
+        if not all(own) or any(unknown in ids for ids in own):
+            raise ValueError(f"planning_tokens: the tokenizer does not know the phrase {text!r}, "
+                             "wanted phrases of words that it has tokens for.")
+        found += own
+    return found
 
 # %% ../../nbs/advantages/09_token_credit.ipynb #e1c5aaa6
 def planning_tokens(rollouts, tokenizer, lexicon=None) -> Bool[Tensor, "n t"]:
     """Tokens of the mask that plan: the chosen numbers and operators of Countdown steps.
 
-    lexicon: texts, if tokens inside a match of one of them shall plan instead.
-    Raises ValueError for a lexicon that is a single text.
+    lexicon: texts, if tokens inside a match of one of them shall plan instead. A phrase is also
+    found behind a space, where many tokenizers cut it into other tokens.
+    Raises ValueError for a lexicon that is a single text or has no phrase, a phrase that the
+    tokenizer does not know, and without lexicon for a tokenizer that cuts numbers into pieces.
     """
-    if hasattr(lexicon, 'strip'):
-        raise ValueError(f"lexicon is the text {lexicon!r}, wanted several phrases: "
-                         "put it in a tuple.")
     if lexicon is not None:
-        phrases = [tokenizer(text, add_special_tokens=False)['input_ids'] for text in lexicon]
+        phrases = _phrases(lexicon, tokenizer)
         return rollouts.mask & phrase_tokens(rollouts.tokens, phrases)
+    _check_words(tokenizer)
     wanted = [STEP_ROLES.index(role) for role in _PLANNING_ROLES]
     roles = step_roles(rollouts.tokens, tokenizer)
     return rollouts.mask & torch.isin(roles, torch.tensor(wanted, device=roles.device))
@@ -58,6 +93,7 @@ def planning(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts, 
     """`planning_tokens` by the tokenizer of `policy`.
 
     rewards, group: not looked at (the function is called with them).
+    Raises as `planning_tokens`.
     """
     return planning_tokens(rollouts, policy.tokenizer, lexicon)
 
@@ -76,8 +112,10 @@ def hicra(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts, pol
 
     lexicon: see `planning_tokens`.
     plan: the function that says which tokens plan.
-    Raises ValueError on wrong shapes or infinite rewards. Source: Wang et al. (2025).
+    Raises ValueError on wrong shapes, infinite rewards, an `alpha` that is no number, or as
+    `planning_tokens`. Source: Wang et al. (2025).
     """
+    check_real('hicra', alpha=alpha)
     adv = dr_grpo(rewards, group)
     chosen = plan(rewards, group, rollouts=rollouts, policy=policy, lexicon=lexicon)
     return lift_tokens(adv, chosen, alpha)
@@ -92,6 +130,7 @@ def hicra_entropy(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollo
 
     old_entropy: nats, before the update. alpha, lexicon and what is raised: as `hicra`.
     """
+    check_real('hicra_entropy', alpha=alpha)
     adv = dr_grpo(rewards, group)
     plan = planning_tokens(rollouts, policy.tokenizer, lexicon)
     return lift_tokens(adv, as_many(old_entropy, rollouts.mask, plan), alpha)
@@ -176,8 +215,10 @@ def token_hidden_reward(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
 
     threshold: a reward above it is right. present: see `head_influence`.
     score: the function that computes THR.
-    Raises ValueError on wrong shapes or infinite rewards. Source: Deng et al. (2025).
+    Raises ValueError on wrong shapes, infinite rewards or a knob that is no number.
+    Source: Deng et al. (2025).
     """
+    check_real('token_hidden_reward', p=p, beta=beta, threshold=threshold)
     adv = grpo(rewards, group)
     thr = score(rewards, group, rollouts=rollouts, policy=policy, old_hidden=old_hidden,
                 threshold=threshold, present=present)
@@ -198,6 +239,7 @@ def nthr(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts, poli
     threshold, present and what is raised: as `token_hidden_reward`.
     Source: the predecessor of THR, after a note of Deng et al. (2025).
     """
+    check_real('nthr', beta=beta, threshold=threshold)
     adv = grpo(rewards, group)
     right = rewards > threshold
     score = _influence(rewards, rollouts, policy, old_hidden, group=group, threshold=threshold,
