@@ -28,9 +28,9 @@ from ..core.registry import (RECIPES, Recipe, load_stages, parameters_of, recipe
                                   with_uses)
 from ..core.settings_file import check_name
 from ..core.storage import readable_json, write_atomic
-from .study import (PROBES, RENEWALS, STUDIES, arm_probe, arm_recipe, load_study,
-                                  regime_changes, renewals, revision, standing, stored_probes,
-                                  study_file)
+from .study import (PROBES, RENEWALS, STUDIES, Study, arm_probe, arm_recipe,
+                                  load_study, regime_changes, renewals, revision, standing,
+                                  stored_probes, study_file)
 from .tryouts import IDLE, stored_tryouts, tryout_of, tryout_recipe
 from ..tasks import task
 from ..training.loop import (add_step_signals, draw_rollouts, start, train_step, update,
@@ -144,19 +144,19 @@ def _sooner(bound):
     return use(bound, warmup=1) if waits else bound
 
 
-def _own_terms(name: str) -> tuple[dict, dict]:
+def _own_terms(name: str, changes: dict) -> tuple[dict, dict]:
     "Changes with which a recipe's idea acts; and task, level, model and number of steps."
     how = tryout_of(name)
     where = dict(task='countdown', level=how.level, model=how.model, steps=3)
     acts = IDLE[name].acts if name in IDLE else _ACTS_LATER.get(name, {})
+    acts = acts | changes
     where |= {term: acts[term] for term in where if term in acts}
     return {field: value for field, value in acts.items() if field not in where}, where
 
 
 def own_recipe(name: str, **changes):
     "A recipe in a probe's size whose idea comes within a few steps."
-    fields, _ = _own_terms(name)
-    fields = fields | changes
+    fields, _ = _own_terms(name, changes)
     whole = recipe(name, **fields)
     made = with_uses(probe_recipe(name, **fields), _sooner)
     if made.reference.name == 'reset_reference':
@@ -171,9 +171,10 @@ def own_recipe(name: str, **changes):
 def own_steps(name: str, **changes) -> list[dict]:
     """A few steps of the loop with the recipe's own sampler: loss, gradient norm, weights.
 
-    The model and the level are those of its tryout. changes: to fields of the recipe.
+    The model and the level are those of its tryout. changes: to fields of the recipe; or
+    another `model`.
     """
-    _, where = _own_terms(name)
+    _, where = _own_terms(name, changes)
     policy = Policy.load(where['model'], fast=True, bf16=False, graphs=False)
     problems = task(where['task'], level=where['level'])
     made = own_recipe(name, **changes)
@@ -199,8 +200,9 @@ def _processor() -> str:
 
 
 def probe(name: str, **changes) -> dict:
-    "The probe of a recipe, with `changes` to its fields."
-    made = probe_recipe(name, **changes)
+    "The probe of a recipe, with `changes` to its fields; a `model` is for steps of its own."
+    fields = {field: value for field, value in changes.items() if field != 'model'}
+    made = probe_recipe(name, **fields)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')    # so few rows may all be left out
         return dict(cpu=_processor(), draws=_probe_draws(made), steps=probe_steps(made),
@@ -208,7 +210,7 @@ def probe(name: str, **changes) -> dict:
 
 # %% ../../nbs/studies/04_probes.ipynb #462b1449
 def probe_names() -> dict[str, tuple]:
-    "Name of every probe -> (recipe, changes to its fields)."
+    "Name of every probe -> (recipe, changes to its fields and perhaps to the model)."
     load_stages()
     ours = [name for name, spec in RECIPES.items() if spec.module.startswith('rl4llm')]
     found = {name: (name, {}) for name in sorted(ours)}
@@ -216,6 +218,8 @@ def probe_names() -> dict[str, tuple]:
         for regime in study.regimes:
             changes = regime_changes(study, regime)
             if not changes: continue
+            if study.model != Study.model:
+                changes['model'] = study.model
             for arm in study.arms:
                 found[arm_probe(study, arm, regime)] = (arm, changes)
     return found
@@ -230,13 +234,16 @@ def probes_named(names=None) -> list[str]:
 
 
 # %% ../../nbs/studies/04_probes.ipynb #04d6acc3
-def alike_probes() -> list[list[str]]:
-    "Groups of stored probes that agree in every number though their recipes differ."
+def alike_probes(parts=_PARTS) -> list[list[str]]:
+    """Groups of stored probes that agree in every number though their recipes differ.
+
+    parts: which parts of the probes are looked at.
+    """
     known = probe_names()
     groups = defaultdict(dict)
     for name, found in stored_probes().items():
         made, changes = known[name]
-        numbers = json.dumps([found[part] for part in _PARTS])
+        numbers = json.dumps([found[part] for part in parts])
         groups[numbers].setdefault(own_recipe(made, **changes).fingerprint(), name)
     return [list(names.values()) for names in groups.values() if len(names) > 1]
 
