@@ -233,9 +233,13 @@ def test_a_recipe_trains_as_its_stored_probe_says(name):
     assert not changed_probes([name])
 
 
+# The first draw of this study's example is the one that the recipe makes anyway.
+FIRST_DRAW = ['one_example: first draw/one_shot_pg', 'one_shot_pg']
+
+
 def test_no_two_recipes_have_the_same_numbers():
     "A change of one into the other would pass unnoticed."
-    assert not alike_probes()
+    assert alike_probes() == [FIRST_DRAW]
 
 
 @pytest.mark.parametrize('name', ['oreal', 'rlfr', 'hindsight_curiosity'])
