@@ -46,8 +46,8 @@ def ppo_preclip(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"],
     """PPO's loss a token on a ratio within [`floor`, `ceiling`], 0 outside the mask.
 
     A token whose ratio is beyond these limits gets no gradient.
-    Raises ValueError for limits that do not include 1, `low` or `high` below 0, another shape
-    or nan inside the mask. Source: Zhang et al., R1-Reward (2025).
+    Raises ValueError for limits that do not include 1, distances below 0, another shape or nan
+    inside the mask. Source: Zhang et al., R1-Reward (2025).
     """
     check_limits('ppo_preclip', low, high)
     if not 0 < floor < 1 < ceiling:
