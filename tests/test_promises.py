@@ -7,8 +7,9 @@ here until the call is added, or the clause taken out.
 import dataclasses, re, warnings
 from functools import partial
 import pytest, torch
-from rl4llm.core.registry import RECIPES, KINDS, recipe, stages, use
+from rl4llm.core.registry import RECIPES, KINDS, find_stage, recipe, stages, use
 from rl4llm.core.rollouts import make_rollouts
+from rl4llm.objectives import sequence_log_ratio
 from rl4llm.oracle.estimators import tree_has
 from rl4llm.oracle.tabular import exact_gradient, random_logits
 from rl4llm.tasks import task
@@ -553,7 +554,21 @@ BROKEN = {
     'entropy_quantile': {'unknown words': knobs(end='x')},
     'a_lol': {'as `a_lol_weight`': knobs(variant='x')},
     'dph': {'an unknown divergence': knobs(divergence='x')},
-    'dual_clip': {'c > 1': knobs(c=1.0)},
+    'dual_clip': {'c > 1': knobs(c=1.0), 'limits below 0': knobs(low=-0.2)},
+    'gspo': {'limits below 0': knobs(low=-0.2)},
+    'gspo_token': {'limits below 0': knobs(high=-0.2)},
+    'gmpo': {'limits below 0': knobs(low=-0.4)},
+    'cispo': {'limits below 0': knobs(high=-0.2), 'a cap below 1': knobs(cap=0.2)},
+    'sapo': {'both are above 0': knobs(tau_neg=0.0)},
+    'clip_cov': {
+        'a fraction outside (0, 1]': knobs(fraction=20),
+        '`lower` not below `upper`': knobs(lower=5.0, upper=5.0),
+        'limits below 0': knobs(low=-0.2),
+    },
+    'kl_cov': {
+        'a fraction outside (0, 1]': knobs(fraction=0.0),
+        'a coefficient below 0': knobs(coef=-1.0),
+    },
     'lp_reg': {'a `kappa` not in KAPPAS': knobs(kappa=0.5)},
     'pacs': {
         'an unknown `score`': knobs(score='x'),
@@ -561,13 +576,17 @@ BROKEN = {
             info, change=lambda s: {**s, 'group': torch.arange(N)}
         ),
     },
-    'ppo_preclip': {'limits that do not include 1': knobs(floor=2.0)},
+    'ppo_preclip': {
+        'limits that do not include 1': knobs(floor=2.0),
+        'distances below 0': knobs(low=-0.2),
+    },
     'truncated_is': {'as `behaviour_weight`': knobs(level='x')},
     'banded_ppo': {
         'an empty band': knobs(band=(2.0, 1.0)),
         'an unknown level': knobs(level='x'),
     },
     'adaptive_entropy_bonus': {
+        'a knob below 0': made_with(delta=-0.005),
         'as `entropy_bonus`': lambda info: fn_of(info)(
             batch()[0][:, :-1], MASK, **signals(info, torch.float64)
         )
@@ -607,6 +626,65 @@ def test_what_a_docstring_says_it_raises(info, clause):
 def test_no_call_is_left_of_a_promise_that_is_gone():
     told = {(p.values[0].name, p.values[1]) for p in PROMISES}
     assert {(name, clause) for name, calls in BROKEN.items() for clause in calls} == told
+
+
+# limits of ratios, shares of tokens
+
+NAN = float('nan')
+REFUSED = [
+    *(('cispo', dict(cap=cap)) for cap in (-1.0, 0.0, 0.999, NAN)),
+    *((name, {side: bad}) for name in ('gspo', 'gspo_token', 'gmpo', 'cispo', 'dual_clip',
+                                       'ppo_preclip', 'clip_cov')
+      for side in ('low', 'high') for bad in (-0.1, NAN)),
+    *(('sapo', {side: bad}) for side in ('tau_pos', 'tau_neg') for bad in (0.0, -1.0, NAN)),
+    *((name, dict(fraction=bad)) for name in ('clip_cov', 'kl_cov') for bad in (0, -1.0, 20, NAN)),
+    *(('clip_cov', dict(lower=a, upper=b)) for a, b in ((5.0, 1.0), (1.0, 1.0), (NAN, 5.0))),
+    *(('kl_cov', dict(coef=bad)) for bad in (-1.0, NAN)),
+]
+
+
+@pytest.mark.parametrize('name, bad', REFUSED)
+def test_a_knob_that_cannot_be_meant_is_named(name, bad):
+    with pytest.raises(ValueError, match=f'^{name} has ') as e:
+        called(find_stage(name), **bad)
+    text = str(e.value)
+    assert 'wanted' in text and text.endswith('.')
+    assert all(f'{knob}={value}' in text for knob, value in bad.items())
+
+
+@pytest.mark.parametrize('knob', ['target', 'start', 'delta', 'most'])
+@pytest.mark.parametrize('bad', [-0.005, NAN])
+def test_a_bonus_with_a_target_wants_knobs_of_0_or_more(knob, bad):
+    with pytest.raises(ValueError, match=f'adaptive_entropy_bonus has {knob}={bad}, wanted 0'):
+        find_stage('adaptive_entropy_bonus').fn(**{knob: bad})
+
+
+@pytest.mark.parametrize(
+    'name, edge',
+    [
+        ('gspo', dict(low=0.0, high=0.0)),
+        ('cispo', dict(cap=1)),
+        ('cispo', dict(low=10.0)),
+        ('clip_cov', dict(fraction=1)),
+        ('clip_cov', dict(lower=0.0, low=1.0, high=1.0)),
+        ('kl_cov', dict(fraction=1.0, coef=0.0)),
+        ('sapo', dict(tau_pos=1e-3, tau_neg=9.0)),
+    ],
+)
+def test_knobs_at_the_edge_are_taken(name, edge):
+    assert called(find_stage(name), **edge).isfinite().all()
+
+
+def test_a_ratio_of_a_row_wants_one_value_for_each_token():
+    logp, logp_old, _, mask = batch()
+    with pytest.raises(ValueError, match='logp_old has shape'):
+        sequence_log_ratio(logp, logp_old[:1], mask)
+    with pytest.raises(ValueError, match='logp is nan at row'):
+        sequence_log_ratio(logp * NAN, logp_old, mask)
+    outside = logp.masked_fill(~mask, NAN)
+    assert torch.equal(
+        sequence_log_ratio(outside, logp_old, mask), sequence_log_ratio(logp, logp_old, mask)
+    )
 
 
 # advantages: equal rewards, holes, places

@@ -77,6 +77,7 @@ from .random_policy_valuation import rover as rover
 from .regularisers import adaptive_kl_penalty as adaptive_kl_penalty
 from .regularisers import entropy_bonus as entropy_bonus
 from .regularisers import kl_penalty as kl_penalty
+from .sequence_ratios import check_limits as check_limits
 from .sequence_ratios import gmpo as gmpo
 from .sequence_ratios import gspo as gspo
 from .sequence_ratios import gspo_token as gspo_token

@@ -13,6 +13,7 @@ from torch import Tensor
 
 # %% ../../nbs/objectives/04_clipping.ipynb #6569f2ea
 from ..core.registry import add_recipe, stage, use
+from .sequence_ratios import check_limits
 from .surrogates import fill_outside, ppo_clip, ratio_of
 
 # %% ../../nbs/objectives/04_clipping.ipynb #e073b507
@@ -23,9 +24,10 @@ def dual_clip(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"],
               low: float = 0.2, high: float = 0.2, c: float = 3.0) -> Float[Tensor, "n t"]:
     """PPO's loss a token, at most `c` |adv| where adv < 0, and 0 outside the mask.
 
-    Raises ValueError unless c > 1, for another shape or nan inside the mask.
+    Raises ValueError unless c > 1, for limits below 0, another shape or nan inside the mask.
     Source: Ye et al. (2020).
     """
+    check_limits('dual_clip', low, high)
     if not c > 1:
         raise ValueError(f"dual_clip has c={c}, wanted more than 1: below, bad tokens would "
                          "get no gradient even where the policy has not moved.")
@@ -44,9 +46,10 @@ def ppo_preclip(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"],
     """PPO's loss a token on a ratio within [`floor`, `ceiling`], 0 outside the mask.
 
     A token whose ratio is beyond these limits gets no gradient.
-    Raises ValueError for limits that do not include 1, another shape or nan inside the mask.
-    Source: Zhang et al., R1-Reward (2025).
+    Raises ValueError for limits that do not include 1, distances below 0, another shape or nan
+    inside the mask. Source: Zhang et al., R1-Reward (2025).
     """
+    check_limits('ppo_preclip', low, high)
     if not 0 < floor < 1 < ceiling:
         raise ValueError(f"ppo_preclip has floor={floor} and ceiling={ceiling}, "
                          "wanted 0 < floor < 1 < ceiling.")
@@ -65,8 +68,13 @@ def cispo(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"],
 
     low, high: the ratio rho is clipped to [1 - low, 1 + high].
     cap: if given, it is clipped to at most `cap` instead.
-    Raises ValueError for another shape or nan inside the mask. Source: MiniMax (2025).
+    Raises ValueError for limits below 0, a cap below 1, another shape or nan inside the mask.
+    Source: MiniMax (2025).
     """
+    check_limits('cispo', low, high)
+    if cap is not None and not cap >= 1:
+        raise ValueError(f"cispo has cap={cap}, wanted 1 or more: below, every token would weigh "
+                         "less even where the policy has not moved.")
     logp, logp_old, adv = fill_outside(mask, logp=logp, logp_old=logp_old, adv=adv)
     rho = ratio_of(logp.detach(), logp_old)
     weight = rho.clamp(1 - low, 1 + high) if cap is None else rho.clamp(max=cap)
@@ -82,8 +90,12 @@ def sapo(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"],
     """SAPO's loss -adv 4/tau sigmoid(tau (rho - 1)) a token, 0 outside the mask.
 
     tau_pos, tau_neg: the steepness tau where adv > 0, and elsewhere.
-    Raises ValueError for another shape or nan inside the mask. Source: Gao et al. (2025).
+    Raises ValueError unless both are above 0, for another shape or nan inside the mask.
+    Source: Gao et al. (2025).
     """
+    if not (tau_pos > 0 and tau_neg > 0):
+        raise ValueError(f"sapo has tau_pos={tau_pos} and tau_neg={tau_neg}, wanted both above 0: "
+                         "else the gate does not fade, or pushes the wrong way.")
     logp, logp_old, adv = fill_outside(mask, logp=logp, logp_old=logp_old, adv=adv)
     tau = torch.full_like(adv, tau_neg).masked_fill(adv > 0, tau_pos)
     gate = torch.sigmoid(tau * (ratio_of(logp, logp_old) - 1))

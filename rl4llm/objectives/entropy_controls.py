@@ -15,6 +15,7 @@ from ..core.numerics import fold, keyed_uniform, masked_mean
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import check_shape
 from .regularisers import entropy_bonus
+from .sequence_ratios import check_limits
 from .surrogates import fill_outside, ppo_clip, ratio_of
 
 # %% ../../nbs/objectives/06_entropy_controls.ipynb #0f5453b0
@@ -54,8 +55,11 @@ def row_noise(tokens: Int[Tensor, "n t"], mask: Bool[Tensor, "n t"]) -> Float[Te
     return keyed_uniform(0, keys, places)
 
 # %% ../../nbs/objectives/06_entropy_controls.ipynb #31e7694a
-def _count_of(fraction: float, mask: Bool[Tensor, "n t"]) -> int:
-    "`fraction` of the number of tokens, at least 1."
+def _count_of(name: str, fraction: float, mask: Bool[Tensor, "n t"]) -> int:
+    "`fraction` of the number of tokens, at least 1; raises ValueError if it is no share."
+    if not 0 < fraction <= 1:
+        raise ValueError(f"{name} has fraction={fraction}, wanted more than 0 and at most 1: "
+                         "it is a share of the tokens, and no percentage.")
     return max(1, int(fraction * int(mask.sum())))
 
 # %% ../../nbs/objectives/06_entropy_controls.ipynb #8b5b5b5f
@@ -70,16 +74,21 @@ def clip_cov(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"],
 
     fraction: the share of the batch's tokens that are left out, at least one of them.
     lower, upper: only tokens with a covariance between these that PPO does not clip.
-    Raises ValueError for another shape or nan inside the mask.
-    Source: Cui et al. (2025), eq. 12.
+    Raises ValueError for a fraction outside (0, 1], `lower` not below `upper`, limits below 0,
+    another shape or nan inside the mask. Source: Cui et al. (2025), eq. 12.
     """
+    check_limits('clip_cov', low, high)
+    count = _count_of('clip_cov', fraction, mask)
+    if not lower < upper:
+        raise ValueError(f"clip_cov has lower={lower} and upper={upper}, wanted lower below "
+                         "upper: else no covariance is between them, and it is PPO's clip.")
     loss = ppo_clip(logp, logp_old, adv, mask, low=low, high=high)
     cov = token_covariance(logp, adv, mask)
     noise = row_noise(check_shape(tokens, mask.shape, 'tokens'), mask)
     rho = ratio_of(logp.detach(), logp_old)
     clipped = ((rho > 1 + high) & (adv > 0)) | ((rho < 1 - low) & (adv < 0))
     candidates = mask & ~clipped & (cov > lower) & (cov < upper)
-    chosen = smallest(noise, candidates, _count_of(fraction, mask))
+    chosen = smallest(noise, candidates, count)
     return loss.masked_fill(chosen, 0)
 
 # %% ../../nbs/objectives/06_entropy_controls.ipynb #100ffef6
@@ -93,12 +102,16 @@ def kl_cov(logp: Float[Tensor, "n t"], logp_old: Float[Tensor, "n t"],
 
     fraction: the share of the batch's tokens on the leash, at least one of them.
     coef: they pay `coef` x |logp - logp_old|.
-    Raises ValueError for another shape or nan inside the mask.
-    Source: Cui et al. (2025), eq. 14.
+    Raises ValueError for a fraction outside (0, 1], a coefficient below 0, another shape
+    or nan inside the mask. Source: Cui et al. (2025), eq. 14.
     """
+    count = _count_of('kl_cov', fraction, mask)
+    if not coef >= 0:
+        raise ValueError(f"kl_cov has coef={coef}, wanted 0 or more: below, the leash would push "
+                         "away from the old policy.")
     logp, logp_old, adv = fill_outside(mask, logp=logp, logp_old=logp_old, adv=adv)
     minus_cov = -token_covariance(logp, adv, mask)
-    chosen = smallest(minus_cov, mask, _count_of(fraction, mask))
+    chosen = smallest(minus_cov, mask, count)
     leash = coef * (logp - logp_old).abs() * chosen
     return -ratio_of(logp, logp_old) * adv + leash
 
@@ -111,10 +124,15 @@ class adaptive_entropy_bonus:
     target: mean entropy (nats) up to which the bonus is on.
     start: the first coefficient.
     delta, most: the coefficient moves by `delta` a step, within 0 and `most`.
-    Raises as `entropy_bonus`. Source: He et al. (2025), section 3.2.
+    Raises ValueError for a knob below 0, and as `entropy_bonus`.
+    Source: He et al. (2025), section 3.2.
     """
     def __init__(self, *, target: float = 0.2, start: float = 0.005, delta: float = 0.005,
                  most: float = 1.0):
+        for knob, value in dict(target=target, start=start, delta=delta, most=most).items():
+            if not value >= 0:
+                raise ValueError(f"adaptive_entropy_bonus has {knob}={value}, wanted 0 or more: "
+                                 "an entropy, a coefficient and a change of it are.")
         self.target = target
         self.coef = start
         self.delta = delta
