@@ -358,6 +358,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                             'rl4llm/advantages/likelihood_rewards.py')},
             'rl4llm.advantages.more_baselines': { 'rl4llm.advantages.more_baselines._column_sums': ( 'advantages/more_baselines.html#_column_sums',
                                                                                                      'rl4llm/advantages/more_baselines.py'),
+                                                  'rl4llm.advantages.more_baselines._first': ( 'advantages/more_baselines.html#_first',
+                                                                                               'rl4llm/advantages/more_baselines.py'),
                                                   'rl4llm.advantages.more_baselines.collision': ( 'advantages/more_baselines.html#collision',
                                                                                                   'rl4llm/advantages/more_baselines.py'),
                                                   'rl4llm.advantages.more_baselines.gpg': ( 'advantages/more_baselines.html#gpg',

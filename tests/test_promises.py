@@ -94,6 +94,14 @@ def curriculum(**bad):
     return lambda info: info.fn(task('countdown'), **bad)
 
 
+def endless_greedy(s):
+    return {**s, 'greedy_rewards': torch.full((N,), torch.inf)}
+
+
+def no_collision(s):
+    return {**s, 'old_collision': s['old_collision'] * torch.nan}
+
+
 def singles(info):
     return called(info, group=torch.arange(N))
 
@@ -452,7 +460,11 @@ BROKEN = {
     'saturated': {'an `at` that is not above 0': text_reward(at=0)},
     'scheduled': {'as `schedule_at`': text_reward(shape='square')},
     'shuffled': {'another word': text_reward(among='rows')},
-    'arm': {'unknown words': knobs(rows='some')},
+    'arm': {
+        'unknown words': knobs(rows='some'),
+        'an `alpha` that is no number': knobs(alpha=float('nan')),
+        'a gap that is none for each row': knobs(gap=lambda rewards, group, **given: rewards[:1]),
+    },
     'g2rl': {
         'whole ones': whole_rewards,
         'an unknown word': knobs(wrong='x'),
@@ -501,6 +513,17 @@ BROKEN = {
     'gui_g1': {'a problem without a rate': knobs(rates={})},
     'kl_in_reward': {'a group of one row': singles},
     'rloo': {'a group of a single row': singles},
+    'weighted_reinforce': {
+        'whole ones': whole_rewards,
+        'a knob that is no number': knobs(weight=float('nan')),
+    },
+    'positive': {'as `weighted_reinforce` does': whole_rewards},
+    'negative': {'as `weighted_reinforce` does': whole_rewards},
+    'remax': {'infinite greedy ones': lambda info: called(info, change=endless_greedy)},
+    'gpg': {'an `alpha` that is no number': knobs(alpha=float('nan'))},
+    'optimal_token_baseline': {
+        'as `score_energy` does': lambda info: called(info, change=no_collision)
+    },
     'pkpo': {
         'whole ones': whole_rewards,
         'a group with too few rows for `k`': singles,

@@ -15,6 +15,7 @@ from .group_relative import grpo
 from ..core.placebos import placebo
 from ..core.registry import add_recipe, stage, use
 from ..core.rollouts import check_shape, group_max, make_rollouts, share_count
+from ..core.settings_file import check_real
 
 # %% ../../nbs/advantages/12_confidence.ipynb #55418224
 def text_confidence(logp: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *,
@@ -22,11 +23,16 @@ def text_confidence(logp: Float[Tensor, "n t"], mask: Bool[Tensor, "n t"], *,
     """Geometric mean of the probabilities of each row's least likely tokens.
 
     share: the part of a row's tokens that counts, rounded up. A row without tokens has 1.
-    Raises ValueError for another shape or a share outside (0, 1].
+    Raises ValueError for another shape, a share outside (0, 1] or nan inside the mask.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share is {share!r}, wanted a part of the tokens in (0, 1].")
     check_shape(logp, mask.shape, 'logp')
+    lost = (logp.isnan() & mask).nonzero().tolist()
+    if lost:
+        row, t = lost[0]
+        raise ValueError(f"text_confidence: row {row}, token {t} has logp nan, wanted a number "
+                         "for each token of the mask.")
     least_first = logp.masked_fill(~mask, torch.inf).sort(1).values
     count = share_count(mask, share).to(logp)
     counted = torch.arange(mask.shape[1], device=mask.device) < count
@@ -68,8 +74,12 @@ def confidence_shift(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"],
     """`alpha` times (confidence `asked` - `answered`), 0 in groups without a right answer.
 
     rows: 'all' shifts every row of a group with a right answer, 'right' only the right ones.
-    threshold: a reward above it is right. Raises ValueError for other `rows`.
+    threshold: a reward above it is right.
+    Raises ValueError for other `rows`, wrong shapes or a knob that is no number.
     """
+    check_real('confidence_shift', alpha=alpha, threshold=threshold)
+    check_shape(asked, rewards.shape, 'asked')
+    check_shape(answered, rewards.shape, 'answered')
     if rows not in ('all', 'right'):
         raise ValueError(f"rows {rows!r} is unknown; choose 'all' or 'right'.")
     group_is_solved = group_max(rewards, group) > threshold
@@ -87,12 +97,13 @@ def arm(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *, rollouts, polic
     share: the part of a text's tokens that counts for its confidence.
     rows: 'all' or only the 'right' ones are shifted, in groups with a right answer.
     gap: the function that computes the difference of the confidences.
-    Raises ValueError on wrong shapes, infinite rewards or unknown words.
-    Source: ProGRPO (2026), reconstructed.
+    Raises ValueError on wrong shapes, infinite rewards, unknown words, an `alpha` that is no
+    number or a gap that is none for each row. Source: ProGRPO (2026), reconstructed.
     """
     adv = grpo(rewards, group)
     difference = gap(rewards, group, rollouts=rollouts, policy=policy, logp_old=logp_old,
                      share=share)
+    check_shape(difference, rewards.shape, 'arm: what gap gave')
     nothing = torch.zeros_like(difference)
     return adv + confidence_shift(rewards, group, difference, nothing, alpha=alpha, rows=rows)
 
@@ -102,5 +113,5 @@ add_recipe('progrpo', 'grpo', paper=136, advantage=arm,
 add_recipe('progrpo_right', 'progrpo', paper=136, advantage=use(arm, rows='right'),
            summary='wrong answers are not shifted')
 add_recipe('progrpo_shuffled', 'progrpo', paper=136,
-           summary="placebo: each row gets another row's shift",
+           summary='placebo: the gaps are shuffled among all rows',
            advantage=use(arm, gap=placebo(confidence_gap, among='rows')))

@@ -16,18 +16,29 @@ from .group_relative import dr_grpo
 from ..core.numerics import statistic
 from ..core.registry import add_recipe, stage
 from ..core.rollouts import check_shape, group_range, group_sum, zero_unscored
+from ..core.settings_file import check_real
 
 # %% ../../nbs/advantages/04_more_baselines.ipynb #61b7e5f8
+def _first(wrong: Bool[Tensor, "..."]) -> list[int]:
+    "Where the first true value stands."
+    return wrong.nonzero()[0].tolist()
+
+
 @stage('advantage', parent='reinforce', needs=('greedy_rewards',), unbiased=True,
        changes="baseline: the reward of the prompt's greedy response")
 def remax(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
           greedy_rewards: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
     """Reward minus that of the greedy response to the same prompt. 0 where either is nan.
 
-    Raises ValueError on wrong shapes or infinite rewards.
+    Raises ValueError on wrong shapes, infinite rewards or infinite greedy ones.
     Source: Li et al. (2023).
     """
     greedy_rewards = check_shape(greedy_rewards, rewards.shape, 'greedy_rewards')
+    infinite = greedy_rewards.isinf()
+    if infinite.any():
+        row, = _first(infinite)
+        raise ValueError(f"remax: greedy_rewards hold an infinite value (row {row}), wanted a "
+                         "finite number, or nan where it could not be scored.")
     adv = reinforce(rewards, group) - greedy_rewards
     return zero_unscored(zero_unscored(adv, greedy_rewards), rewards)
 
@@ -64,13 +75,15 @@ def gpg(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
     """`alpha` times the reward minus the group's mean.
 
     alpha: by default the number of scored rows over the number of rewards that are not 0.
-    Raises ValueError on wrong shapes or infinite rewards.
+    Raises ValueError on wrong shapes, infinite rewards or an `alpha` that is no number.
     Source: Chu et al. (2025), as counted in verl.
     """
     adv = dr_grpo(rewards, group)
     scored = rewards[~rewards.isnan()]
     if alpha is None:
         alpha = len(scored) / scored.count_nonzero().clamp(min=1)
+    else:
+        check_real('gpg', alpha=alpha)
     return adv * alpha
 
 # %% ../../nbs/advantages/04_more_baselines.ipynb #1554ff09
@@ -89,10 +102,15 @@ def score_energy(logp: Float[Tensor, "n t"], collision: Float[Tensor, "n t"],
     """Squared length 1 - 2 pi + `collision` of each token's score in the logits.
 
     cumulative: the sum from the row's start to the token, instead of the token's own.
-    0 outside `mask`. Raises ValueError if the shapes differ.
+    0 outside `mask`. Raises ValueError if the shapes differ or a token has no finite energy.
     """
     check_shape(logp, mask.shape, 'logp')
     check_shape(collision, mask.shape, 'collision')
+    lost = mask & ~(collision - 2 * logp.exp()).isfinite()
+    if lost.any():
+        row, t = _first(lost)
+        raise ValueError(f"score_energy: row {row}, token {t} has logp {logp[row, t]:.4g} and "
+                         f"collision {collision[row, t]:.4g}, wanted finite numbers.")
     energy = (1 - 2 * logp.exp() + collision).clamp(min=0).masked_fill(~mask, 0)
     if not cumulative: return energy
     return energy.cumsum(1).masked_fill(~mask, 0)
@@ -116,8 +134,8 @@ def optimal_token_baseline(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"],
 
     cumulative: weigh by the scores of all tokens so far, not by that of the token alone.
     leave_out: take the row itself out of the mean.
-    zero_tail: baseline 0 where a row is the only one left of its group.
-    Raises ValueError on wrong shapes or infinite rewards.
+    zero_tail: baseline 0 where a row is the only one left (with `leave_out` it is 0 anyway).
+    Raises ValueError on wrong shapes, infinite rewards or as `score_energy` does.
     Source: verl, optimal token baseline.
     """
     r = reinforce(rewards, group)[:, None]

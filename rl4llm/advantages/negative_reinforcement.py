@@ -14,6 +14,7 @@ from torch import Tensor
 from .baselines import reinforce
 from ..core.registry import add_recipe, stage
 from ..core.rollouts import zero_unscored
+from ..core.settings_file import check_real
 
 # %% ../../nbs/advantages/02_negative_reinforcement.ipynb #5535cc43
 @stage('advantage', paper=17, parent='reinforce',
@@ -24,9 +25,12 @@ def weighted_reinforce(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
 
     weight: lambda of the paper.
     threshold: a row is right if its reward exceeds it.
-    Raises ValueError on wrong shapes or infinite rewards.
+    Raises ValueError on wrong shapes, infinite rewards, whole ones or a knob that is no number.
     Source: Zhu et al. (2025).
     """
+    check_real('weighted_reinforce', weight=weight, threshold=threshold)
+    if torch.is_tensor(rewards) and not rewards.is_floating_point():
+        raise ValueError(f"weighted_reinforce: rewards hold {rewards.dtype}, wanted real numbers.")
     right = reinforce(rewards, group, baseline=threshold) > 0
     adv = torch.where(right, rewards.new_tensor(weight), rewards.new_tensor(-1.0))
     return zero_unscored(adv, rewards)
@@ -38,7 +42,7 @@ def positive(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
              threshold: float = 0.5) -> Float[Tensor, "n"]:
     """Positive sample reinforcement (PSR): +1 where the reward exceeds `threshold`, else 0.
 
-    Raises ValueError on wrong shapes or infinite rewards.
+    Raises ValueError as `weighted_reinforce` does.
     Source: Zhu et al. (2025).
     """
     return weighted_reinforce(rewards, group, weight=1.0, threshold=threshold).clamp(min=0)
@@ -50,7 +54,7 @@ def negative(rewards: Float[Tensor, "n"], group: Int[Tensor, "n"], *,
              threshold: float = 0.5) -> Float[Tensor, "n"]:
     """Negative sample reinforcement (NSR): 0 where the reward exceeds `threshold`, else -1.
 
-    Rows without a score get 0. Raises ValueError on wrong shapes or infinite rewards.
+    Rows without a score get 0. Raises ValueError as `weighted_reinforce` does.
     Source: Zhu et al. (2025).
     """
     return weighted_reinforce(rewards, group, weight=0.0, threshold=threshold)
