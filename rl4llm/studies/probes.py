@@ -230,13 +230,16 @@ def probes_named(names=None) -> list[str]:
 
 
 # %% ../../nbs/studies/04_probes.ipynb #04d6acc3
-def alike_probes() -> list[list[str]]:
-    "Groups of stored probes that agree in every number though their recipes differ."
+def alike_probes(parts=_PARTS) -> list[list[str]]:
+    """Groups of stored probes that agree in every number though their recipes differ.
+
+    parts: which parts of the probes are looked at.
+    """
     known = probe_names()
     groups = defaultdict(dict)
     for name, found in stored_probes().items():
         made, changes = known[name]
-        numbers = json.dumps([found[part] for part in _PARTS])
+        numbers = json.dumps([found[part] for part in parts])
         groups[numbers].setdefault(own_recipe(made, **changes).fingerprint(), name)
     return [list(names.values()) for names in groups.values() if len(names) > 1]
 
