@@ -121,7 +121,8 @@ def _recorded(metrics: pd.DataFrame, metric: str, smooth: int) -> pd.DataFrame:
         columns = ', '.join(map(str, metrics)) or 'none'
         raise ValueError(f"metrics needs columns step and {metric}, it has {columns}.")
     recorded = metrics[['step', metric]].astype(float).dropna()
-    if recorded.empty: raise ValueError(f"metrics has no step with a value of {metric}.")
+    if recorded.empty:
+        raise ValueError(f"metrics has no step with a value of {metric}.")
     return recorded
 
 # %% ../../nbs/analysis/02_entropy.ipynb #dd9089f1
@@ -198,8 +199,8 @@ def _row_keys(runs) -> tuple[list[str], list[tuple]]:
     known = pd.DataFrame([_facts(run) for run in runs], dtype=object)
     names = ['method', 'seed']
     for more in ('regime', 'lr'):
-        if not known.duplicated(names).any(): break
-        if known[more].nunique(dropna=False) > 1: names.append(more)
+        if known.duplicated(names).any() and known[more].nunique(dropna=False) > 1:
+            names.append(more)
     keys = list(known[names].itertuples(index=False, name=None))
     if len(set(keys)) < len(keys):
         twice = Counter(keys).most_common(1)[0][0]

@@ -170,7 +170,8 @@ def pass_at_k_error(
     if n.ndim > 1:
         raise ValueError(f"pass_at_k_error: counts have shape {n.shape}, wanted one a problem; "
                          "give those of one run, or use bootstrap_band for several.")
-    if n.size < 2: raise ValueError("the error of a benchmark needs at least two problems.")
+    if n.size < 2:
+        raise ValueError("the error of a benchmark needs at least two problems.")
     values = pass_at_k(n, c, k)
     if problems == 'sampled': return values.std(axis=0, ddof=1) / len(values)**.5
     total_variance = pass_at_k_variance(n, c, k).sum(axis=0)
