@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
+from rl4llm.analysis.boundary import support, support_band, transitions
 from rl4llm.analysis.entropy import (
     answer_entropy,
     distinct_solutions,
@@ -189,6 +190,13 @@ def test_variance_needs_twice_k():
         pass_at_k_error(10, 3, 1)
     with pytest.raises(ValueError, match='sampled'):
         pass_at_k_error(10, [3, 1], 1, problems='all')
+    with pytest.raises(ValueError, match='wanted one a problem'):
+        pass_at_k_error(10, np.ones((5, 7)), 1)
+    assert pass_at_k_error([10, 10], 5, 1) == 0  # two problems of equal counts
+    with pytest.raises(ValueError, match='needs at least 10 samples'):
+        true_pass_at_k_variance(0.1, 5, 10)
+    with pytest.raises(ValueError, match='probabilities in'):
+        true_pass_at_k_variance(1.5, 5, 2)
 
 
 def test_fixed_error_by_simulation():
@@ -269,6 +277,24 @@ def test_crossing():
     )
     with pytest.raises(ValueError, match='one value per k'):
         crossing_point([0.1, 0.2], [0.1, 0.2], ks)
+
+
+def test_a_curve_never_passes_copies_of_itself():
+    for seed in range(20):
+        luck = np.random.default_rng(seed)
+        values = pass_at_k(64, luck.binomial(64, luck.beta(0.6, 1.8, size=37)), ks_up_to(64))
+        copies = np.stack([values] * 3)
+        strict = crossing_band(values, copies, ks_up_to(64), strict=True, resamples=50)
+        reached = crossing_band(values, copies, ks_up_to(64), resamples=50)
+        assert strict.k == np.inf and strict.never == 1 and reached.k == 1
+    assert crossing_point([0.1, 0.5, 0.2], [0.2, 0.4, 0.3], [1, 2, 4]) == 2  # the first touch
+
+
+def test_crossings_need_ascending_ks_and_numbers():
+    with pytest.raises(ValueError, match='wanted them ascending'):
+        crossing_point([0.9, 0.1], [0.7, 0.3], [8, 1])
+    with pytest.raises(ValueError, match='a curve holds nan'):
+        crossing_point([np.nan, 0.9], [0.1, 0.2], [1, 2])
 
 
 def test_crossing_band_covers_truth():
@@ -415,6 +441,22 @@ def test_token_entropy_ignores_what_is_masked():
         mean_token_entropy(entropy, mask[:1])
 
 
+def test_answers_in_tensors_and_tables_are_the_same_answers():
+    assert answer_entropy(torch.tensor([7, 7, 9, 9])) == pytest.approx(math.log(2))
+    assert answer_entropy([torch.tensor(7), torch.tensor(7)]) == 0
+    holes = [7.0, None, None, None]
+    assert answer_entropy(pd.Series(holes)) == answer_entropy(holes) > 0
+    assert answer_entropy(np.array([np.nan] * 5)) == 0
+    assert distinct_solutions(torch.tensor([7, 7, 9, 9]), [True] * 4) == 2
+    assert distinct_solutions(pd.Series(holes), np.array([True] * 4)) == 1
+    assert distinct_solutions(['a', 'b'], torch.tensor([1.0, 0.0])) == 1
+    for flag in (np.nan, None, 0.5, 'yes'):
+        with pytest.raises(ValueError, match='wanted True or False'):
+            distinct_solutions(['a', 'b'], [True, flag])
+    with pytest.raises(ValueError, match='one plain value for each response'):
+        answer_entropy([[1], [2]])
+
+
 def test_answer_entropy():
     assert (
         answer_entropy(['a', None, 'b', None]) == pytest.approx(1.5 * math.log(2))
@@ -478,6 +520,63 @@ def test_a_step_without_the_metric_is_read_across():
     assert reached_step(table, 12.0) == pytest.approx(12)
 
 
+def test_windows_skip_steps_that_recorded_nothing():
+    table = pd.DataFrame({'step': range(40), 'entropy': np.linspace(1, 0.05, 40)})
+    seldom = table.assign(entropy=table['entropy'].where(table['step'] % 5 == 0))
+    both = [entropy_trend(t, smooth=smooth, start=1.0) for t, smooth in ((table, 10), (seldom, 2))]
+    assert both[0]['half_step'] == pytest.approx(both[1]['half_step'])
+    assert both[1]['half_step'] == pytest.approx(0.5 / 0.95 * 39)
+    with pytest.raises(ValueError, match='smooth must hold whole numbers >= 1'):
+        window_means(table, 'entropy', smooth=0)
+    with pytest.raises(ValueError, match='no step with a value of entropy'):
+        entropy_trend(table.iloc[:0])
+    with pytest.raises(ValueError, match='columns step and reward'):
+        window_means(table, 'reward')
+    with pytest.raises(ValueError, match='wanted an entropy above 0'):
+        entropy_trend(table, start=0.0)
+
+
+def test_the_start_of_an_entropy_may_be_given():
+    step = np.arange(1, 151)
+    table = pd.DataFrame({'step': step, 'entropy': 0.9 * np.exp(-step / 10)})
+    given, read = entropy_trend(table, start=0.9), entropy_trend(table)
+    assert read['half_step'] - given['half_step'] > 4 and given['kept'] < read['kept']
+    assert given['half_step'] == pytest.approx(10 * math.log(2), abs=0.6)
+
+
+def test_runs_of_one_method_and_seed_are_told_apart():
+    metrics = pd.DataFrame({'step': [0, 10, 20], 'entropy': [1.0, 0.4, 0.4]})
+
+    def run(**config):
+        return SimpleNamespace(method='a', seed=1, metrics=metrics, config=config)
+
+    table = entropy_table([run(regime='x'), run(regime='y')])
+    assert table.index.names == ['method', 'seed', 'regime'] and len(table) == 2
+    by_rate = entropy_table([run(recipe={'lr': 1e-4}), run(recipe={'lr': 3e-4})])
+    assert by_rate.index.tolist() == [('a', 1, 1e-4), ('a', 1, 3e-4)]
+    with pytest.raises(ValueError, match='several runs are'):
+        entropy_table([run(), run()])
+    with pytest.raises(ValueError, match='at least one run'):
+        entropy_table([])
+    with pytest.raises(ValueError, match="two runs are 'a' with seed 1"):
+        plot_training([run(regime='x'), run(regime='y')], 'entropy')
+
+
+def test_a_picture_shows_a_level_where_the_table_reads_it():
+    step = np.arange(1, 61)
+    metrics = pd.DataFrame({'step': step, 'entropy': 1 - 0.015 * step, 'accuracy': 0.0})
+    run = SimpleNamespace(method='a', seed=1, metrics=metrics)
+    line = plot_training([run], 'entropy').lines[0]
+    drawn = pd.Series(line.get_ydata(), line.get_xdata())
+    table = entropy_table([run])
+    half = 0.5 * table.loc[('a', 1), 'start']
+    assert first_step_at(-drawn, -half) == pytest.approx(table.loc[('a', 1), 'half_step'])
+    seldom = metrics.assign(entropy=metrics['entropy'].where(step % 5 == 0))
+    run.metrics = seldom
+    path = plot_entropy([run], smooth=2).axes[1].lines[0]
+    assert len(path.get_xdata()) == len(path.get_ydata()) == 11
+
+
 def test_entropy_trend():
     metrics = pd.DataFrame({'step': [0, 10, 20], 'entropy': [1.0, 0.4, 0.4]})
     trend = entropy_trend(metrics, smooth=1)
@@ -490,6 +589,48 @@ def test_entropy_trend():
     assert entropy_table([SimpleNamespace(method='a', seed=1, metrics=metrics)]).index.tolist() == [
         ('a', 1)
     ]
+
+
+# ---- the boundary ----
+
+
+@pytest.mark.parametrize('use', [support, support_band, transitions])
+@pytest.mark.parametrize(
+    'before, after, said',
+    [
+        ([0.5, 0.9], [0.1, 1.0], 'whole numbers'),
+        ([np.nan, 3], [1, 2], 'whole numbers'),
+        ([-1, 3], [1, 2], 'whole numbers'),
+        ([5, 1, 0, 0], [9], 'same problems in the same order'),
+        ([5, 1, 0, 0], [9, 1, 1], 'same problems in the same order'),
+        ([], [], 'is empty'),
+    ],
+)
+def test_supports_are_read_off_counts_of_the_same_problems(use, before, after, said):
+    with pytest.raises(ValueError, match=said):
+        use(before, after)
+
+
+def test_edges_and_hits_that_cannot_be():
+    with pytest.raises(ValueError, match='wanted them ascending'):
+        transitions([1], [2], edges=(5, 1, 11))
+    for hits in (0, float('nan'), 1.5):
+        with pytest.raises(ValueError, match='hits must hold whole numbers'):
+            support([1, 3], [1, 2], hits=hits)
+
+
+def test_seeds_do_not_multiply_the_problems_of_a_band():
+    luck = np.random.default_rng(0)
+    before = luck.integers(0, 3, size=60)
+    after = luck.integers(0, 3, size=60)
+    one = support_band(before, after)
+    five = support_band(before, np.stack([after] * 5))
+    same = support_band(np.stack([before] * 5), np.stack([after] * 5))
+    pooled = support_band(np.tile(before, 5), np.tile(after, 5))
+    assert np.allclose(one['value'], five['value']) and same.equals(five)
+    width = [band['high'] - band['low'] for band in (one, five, pooled)]
+    assert np.allclose(width[0], width[1], atol=0.03) and (width[2] < 0.6 * width[1]).all()
+    assert support_band(before, after).loc['srr', 'value'] == support(before, after).srr
 
 
 # ---- pictures ----
@@ -568,7 +709,7 @@ def test_training_pictures():
         for s in range(2)
     ]
     ax = plot_training(runs, 'accuracy')
-    assert len(ax.lines) == 2 and ax.lines[0].get_xdata().max() == 25  # steps that all seeds have
+    assert len(ax.lines) == 2 and ax.lines[0].get_xdata().max() == 20.5  # 16..25, which all seeds have
     assert (
         len(plot_entropy(runs).axes) == 2
         and plot_by_position({'base': [1, 0.5, np.nan]}).texts[0].get_text() == 'base'

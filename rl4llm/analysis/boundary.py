@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Int
 
 # %% ../../nbs/analysis/04_boundary.ipynb #4256dca7
-from .passk import pass_at_k
+from .passk import bootstrap_means, pass_at_k, whole_numbers
 
 # %% ../../nbs/analysis/04_boundary.ipynb #b8cd7a78
 class Support(NamedTuple):
@@ -66,37 +66,58 @@ def support(
 
     Both counts are out of the same number of samples.
     `hits`: right answers that a problem needs to be in a support.
-    Raises ValueError for different lengths or hits below 1.
+    Raises ValueError for different lengths, for rates in place of counts, or hits below 1.
     """
-    before = np.asarray(before)
-    after = np.asarray(after)
+    before, after = _same_problems(before, after)
+    return Support(*(int(case.sum()) for case in _cases(before, after, hits)))
+
+def _same_problems(before, after) -> tuple[np.ndarray, np.ndarray]:
+    "Counts before and after as arrays. Raises ValueError unless each problem has both."
+    before = whole_numbers(before, 'before')
+    after = whole_numbers(after, 'after')
     if before.shape != after.shape or before.ndim != 1:
         raise ValueError(f"counts before and after have shapes {before.shape} and {after.shape}, "
                          "wanted the same problems in the same order.")
-    if hits < 1: raise ValueError(f"hits is {hits}, wanted at least 1.")
+    return before, after
+
+def _cases(before, after, hits: int) -> list[np.ndarray]:
+    "Which problems are preserved, shrunk, expanded and out."
+    whole_numbers(hits, 'hits', 1)
     old = before >= hits
     new = after >= hits
-    cases = [old & new, old & ~new, ~old & new, ~old & ~new]
-    return Support(*(int(case.sum()) for case in cases))
+    return [old & new, old & ~new, ~old & new, ~old & ~new]
 
 # %% ../../nbs/analysis/04_boundary.ipynb #6b287e8e
 def support_band(
-    before: Int[np.ndarray, "p"], after: Int[np.ndarray, "p"], *,
+    before: Int[np.ndarray, "*s p"], after: Int[np.ndarray, "*s p"], *,
     hits: int = 1, level: float = 0.95, resamples: int = 2000, seed: int = 0,
 ) -> pd.DataFrame:
-    """Rates of `support` with percentile bootstrap intervals over problems.
+    """Rates of `support` with percentile bootstrap intervals over problems, and over seeds.
 
+    Counts of one run (p), or of several seeds on the same problems (s p): then both are resampled,
+    crossed, and the rates are those of all seeds together. `before` with one axis is one evaluation
+    that all seeds began from.
     Columns value, low, high. Raises as `support`.
     """
-    counts = support(before, after, hits=hits)
-    num_problems = len(before)
-    shares = np.array(counts) / num_problems
-    rng = np.random.default_rng(seed)
-    draws = rng.multinomial(num_problems, shares, size=resamples)
-    copies = pd.DataFrame([Support(*draw).rates() for draw in draws.tolist()])
+    before, after = _seeds_of_problems(before, after)
+    counts = support(before.ravel(), after.ravel(), hits=hits)
+    cases = np.stack(_cases(before, after, hits), axis=-1)          # seeds, problems, case
+    shares = bootstrap_means(cases, resamples=resamples, seed=seed)[0]
+    copies = pd.DataFrame([Support(*share).rates() for share in shares.tolist()])
     low = copies.quantile((1 - level) / 2)
     high = copies.quantile((1 + level) / 2)
     return pd.DataFrame({'value': pd.Series(counts.rates()), 'low': low, 'high': high})
+
+def _seeds_of_problems(before, after) -> tuple[np.ndarray, np.ndarray]:
+    "Counts before and after, both with axes seeds and problems."
+    before = np.atleast_2d(whole_numbers(before, 'before'))
+    after = np.atleast_2d(whole_numbers(after, 'after'))
+    if len(before) == 1 and before.shape[1:] == after.shape[1:]:
+        before = np.broadcast_to(before, after.shape)
+    if before.shape != after.shape or before.ndim > 2:
+        raise ValueError(f"counts before and after have shapes {before.shape} and {after.shape}, "
+                         "wanted the same problems in the same order, seeds in front.")
+    return before, after
 
 # %% ../../nbs/analysis/04_boundary.ipynb #be0872bd
 def detection_limit(samples: int, miss: float = 0.05) -> float:
@@ -125,10 +146,14 @@ def transitions(
     """Of the problems in each bin of counts before, the share in each bin after.
 
     Rows: bins before, summing to 1 (nan for an empty bin). Columns: bins after, and the number
-    of problems. Raises ValueError for a count outside the edges.
+    of problems. Raises ValueError for counts that `support` would not take, for a count outside
+    the edges, and for edges that do not ascend.
     """
-    before = _within(before, 'before', edges)
-    after = _within(after, 'after', edges)
+    if (np.diff(edges) <= 0).any():
+        raise ValueError(f"transitions: edges are {tuple(edges)}, wanted them ascending.")
+    before, after = _same_problems(before, after)
+    _check_within(before, 'before', edges)
+    _check_within(after, 'after', edges)
     row = np.digitize(before, edges) - 1
     column = np.digitize(after, edges) - 1
     num_bins = len(edges) - 1
@@ -141,14 +166,12 @@ def transitions(
     out = pd.DataFrame(share, index=pd.Index(names, name='before'), columns=names)
     return out.assign(problems=number.astype(int))
 
-def _within(counts, name: str, edges) -> np.ndarray:
-    "`counts` as an array. Raises ValueError if one lies outside the edges."
-    counts = np.asarray(counts)
+def _check_within(counts, name: str, edges):
+    "Raises ValueError if one of the counts lies outside the edges."
     if counts.min() < edges[0] or counts.max() >= edges[-1]:
         raise ValueError(f"counts {name} run from {counts.min()} to {counts.max()}, outside the "
                          f"edges {edges[0]}..{edges[-1] - 1}: pass edges that fit the number "
                          "of samples.")
-    return counts
 
 # %% ../../nbs/analysis/04_boundary.ipynb #43691b0e
 def accuracy_and_capability(

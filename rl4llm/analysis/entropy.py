@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 from torch import Tensor
-from .passk import pass_at_k
+from .passk import pass_at_k, whole_numbers
 from ..core.numerics import masked_mean
 
 # %% ../../nbs/analysis/02_entropy.ipynb #15417ef5
@@ -52,11 +52,13 @@ def entropy_by_position(
 
 # %% ../../nbs/analysis/02_entropy.ipynb #80fbe854
 def answer_entropy(answers: list, *, correction: str | None = None) -> float:
-    """Entropy (nats) of the `answers` (hashable, None is one class) to one prompt.
+    """Entropy (nats) of the `answers` to one prompt; None, or nan, is one class.
 
+    answers: hashable values in a list, array, table column or tensor.
     `correction`: 'miller-madow' adds (m - 1) / 2n for m distinct answers.
-    Raises ValueError if there are no answers.
+    Raises ValueError if there are no answers, or if one is a list.
     """
+    answers = _plain(answers, 'answer_entropy')
     if not len(answers):
         raise ValueError("answer_entropy needs at least one answer, got none.")
     if correction not in (None, 'miller-madow'):
@@ -65,18 +67,35 @@ def answer_entropy(answers: list, *, correction: str | None = None) -> float:
     bonus = (len(share) - 1) / (2 * len(answers)) if correction else 0.
     return float(0. - (share * np.log(share)).sum() + bonus)
 
+def _plain(answers, who: str) -> list:
+    "`answers` as plain values of Python, None for nan: equal ones are then one class."
+    values = answers.tolist() if hasattr(answers, 'tolist') else answers
+    plain = [a.item() if hasattr(a, 'item') else a for a in values]
+    for answer in plain:
+        if isinstance(answer, (list, dict, set)):
+            raise ValueError(f"{who}: an answer is {answer!r:.40}, wanted one plain value for each "
+                             "response, such as a string or a number.")
+    return [None if pd.api.types.is_scalar(a) and pd.isna(a) else a for a in plain]
+
 # %% ../../nbs/analysis/02_entropy.ipynb #3bb86190
 def distinct_solutions(
     answers: list, correct: Bool[np.ndarray, "n"], *, k: int | None = None,
 ) -> float:
     """Number of different right answers (None never is) among the n `answers` to one prompt.
 
+    correct: True or False (or 1 or 0) for each answer.
     `k`: give the exact expectation in k of the n samples, drawn without replacement.
-    Raises ValueError for k > n.
+    Raises ValueError for k > n, and for a flag that is neither true nor false.
     """
+    answers = _plain(answers, 'distinct_solutions')
+    correct = _plain(correct, 'distinct_solutions')
     if len(answers) != len(correct) or not len(answers):
         raise ValueError("need one correct flag per answer and at least one answer, "
                          f"got {len(answers)} answers and {len(correct)} flags.")
+    unclear = [flag for flag in correct if flag not in (0, 1)]
+    if unclear:
+        raise ValueError(f"distinct_solutions: a flag of correct is {unclear[0]!r}, wanted True or "
+                         "False for each answer.")
     n = len(answers)
     right = [a for a, is_right in zip(answers, correct) if is_right and a is not None]
     times_seen = [0, *Counter(right).values()]
@@ -86,12 +105,25 @@ def distinct_solutions(
 def window_means(metrics: pd.DataFrame, metric: str, *, smooth: int = 10) -> pd.Series:
     """Means of `metric` over every `smooth` steps in a row, each at the middle of its steps.
 
-    metrics: a table with a column step. A shorter table has one mean, that of all its steps.
+    metrics: a table with a column step. Steps that did not record the metric are left out.
+    A shorter table has one mean, that of all its steps.
     A straight line keeps its place: the mean at a step is what the line is there.
+    Raises ValueError for a metric that is not recorded, and for `smooth` below 1.
     """
-    window = min(smooth, len(metrics))
-    means = metrics[['step', metric]].astype(float).rolling(window).mean().dropna()
+    recorded = _recorded(metrics, metric, smooth)
+    means = recorded.rolling(min(smooth, len(recorded))).mean().dropna()
     return means.set_index('step')[metric]
+
+def _recorded(metrics: pd.DataFrame, metric: str, smooth: int) -> pd.DataFrame:
+    "The columns step and `metric`, of the steps that recorded it."
+    whole_numbers(smooth, 'smooth', 1)
+    if not {'step', metric} <= set(metrics):
+        columns = ', '.join(map(str, metrics)) or 'none'
+        raise ValueError(f"metrics needs columns step and {metric}, it has {columns}.")
+    recorded = metrics[['step', metric]].astype(float).dropna()
+    if recorded.empty:
+        raise ValueError(f"metrics has no step with a value of {metric}.")
+    return recorded
 
 # %% ../../nbs/analysis/02_entropy.ipynb #dd9089f1
 def first_step_at(curve: pd.Series, level: float) -> float | None:
@@ -108,26 +140,29 @@ def first_step_at(curve: pd.Series, level: float) -> float | None:
 
 # %% ../../nbs/analysis/02_entropy.ipynb #991c1691
 def entropy_trend(
-    metrics: pd.DataFrame, *, smooth: int = 10, collapse: float = 0.1,
+    metrics: pd.DataFrame, *, smooth: int = 10, collapse: float = 0.1, start: float | None = None,
 ) -> pd.Series:
     """How fast the entropy of a run fell, and how much accuracy was gained for it.
 
     `metrics`: a table with columns step and entropy, and accuracy if there is one.
-    start, end: nats, means of the first and of the last `smooth` steps.
+    start, end: nats, means of the first and of the last `smooth` steps that recorded entropy.
+    `start` may be given, such as the entropy before training. The mean of the first steps is lower
+    than that, the more so the faster the fall: half_step comes late, and kept is flattered.
     kept: end / start.
     half_step, collapse_step: where the `window_means` first are down to 1/2, and to `collapse`,
     of the start, or nan.
-    gain_per_nat: accuracy gained per nat lost.
-    Raises ValueError if the table lacks step or entropy.
+    gain_per_nat: accuracy gained per nat lost, both between the first and the last steps.
+    Raises ValueError if the table lacks step or entropy, and for a `start` that is no entropy.
     """
-    if not {'step', 'entropy'} <= set(metrics):
-        columns = ', '.join(map(str, metrics)) or 'none'
-        raise ValueError(f"metrics needs columns step and entropy, it has {columns}.")
-    start, end = _ends(metrics['entropy'], smooth)
+    recorded = _recorded(metrics, 'entropy', smooth)
+    first, end = _ends(recorded['entropy'], smooth)
+    if start is not None and not 0 < start < np.inf:
+        raise ValueError(f"entropy_trend: start is {start!r}, wanted an entropy above 0.")
+    start = first if start is None else float(start)
     means = window_means(metrics, 'entropy', smooth=smooth)
-    accuracy = metrics.get('accuracy', pd.Series(np.nan, metrics.index))
+    accuracy = metrics.get('accuracy', pd.Series(np.nan, metrics.index))[recorded.index]
     accuracy_start, accuracy_end = _ends(accuracy, smooth)
-    gain = (accuracy_end - accuracy_start) / (start - end) if start > end else np.nan
+    gain = (accuracy_end - accuracy_start) / (first - end) if first > end else np.nan
     fallen = dict(half_step=_fallen_to(means, 0.5 * start),
                   collapse_step=_fallen_to(means, collapse * start))
     return pd.Series(dict(start=start, end=end, kept=end / start, **fallen, gain_per_nat=gain))
@@ -141,13 +176,40 @@ def _fallen_to(means: pd.Series, level: float) -> float:
     return np.nan if step is None else step
 
 # %% ../../nbs/analysis/02_entropy.ipynb #b5726b8a
-def entropy_table(runs, *, smooth: int = 10, collapse: float = 0.1) -> pd.DataFrame:
-    """`entropy_trend` of several runs, one row for each method and seed.
+def entropy_table(
+    runs, *, smooth: int = 10, collapse: float = 0.1, start: float | None = None,
+) -> pd.DataFrame:
+    """`entropy_trend` of several runs, one row each, by method and seed.
 
-    `runs`: anything with method, seed and metrics.
+    `runs`: anything with method, seed and metrics. Where runs share method and seed, the rows are
+    told apart by the regime and the step size (lr) in their config, whichever differ.
+    `start`: the entropy at which all of them began, if it is known.
+    Raises ValueError for runs that cannot be told apart, and if there are none.
     """
-    rows = {}
-    for run in runs:
-        trend = entropy_trend(run.metrics, smooth=smooth, collapse=collapse)
-        rows[run.method, run.seed] = trend
-    return pd.DataFrame(rows).T.rename_axis(['method', 'seed'])
+    runs = list(runs)
+    if not runs: raise ValueError("entropy_table needs at least one run, got none.")
+    how = dict(smooth=smooth, collapse=collapse, start=start)
+    table = pd.DataFrame([entropy_trend(run.metrics, **how) for run in runs])
+    names, keys = _row_keys(runs)
+    table.index = pd.MultiIndex.from_tuples(keys, names=names)
+    return table
+
+def _row_keys(runs) -> tuple[list[str], list[tuple]]:
+    "Names of the key and the key of each run: method, seed, and what else tells them apart."
+    known = pd.DataFrame([_facts(run) for run in runs], dtype=object)
+    names = ['method', 'seed']
+    for more in ('regime', 'lr'):
+        if known.duplicated(names).any() and known[more].nunique(dropna=False) > 1:
+            names.append(more)
+    keys = list(known[names].itertuples(index=False, name=None))
+    if len(set(keys)) < len(keys):
+        twice = Counter(keys).most_common(1)[0][0]
+        raise ValueError(f"entropy_table: several runs are {twice}; give runs that differ in "
+                         "method, seed, regime or step size.")
+    return names, keys
+
+def _facts(run) -> dict:
+    "What a run is told apart by; None for what it does not say."
+    config = getattr(run, 'config', {})
+    return dict(method=run.method, seed=run.seed, regime=config.get('regime'),
+                lr=config.get('recipe', {}).get('lr'))

@@ -162,11 +162,11 @@ def _report_sentences(r) -> list[str]:
     return lines
 
 def _crossing_sentence(r) -> str:
-    "From which k on the base passes the trained model."
+    "At which k the base first passes the trained model."
     ks, before, after = _pass_curves(r)
     crossing = crossing_band(before, after, ks, strict=True)
     if np.isfinite(crossing.k):
-        return f"The base passes the trained model from k = {crossing.k:.0f} on."
+        return f"The base first passes the trained model at k = {crossing.k:.0f}."
     return f"The base does not pass the trained model within k = {ks[-1]}."
 
 # %% ../../nbs/analysis/17_page.ipynb #8c21986d

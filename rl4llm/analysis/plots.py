@@ -17,6 +17,9 @@ from jaxtyping import Float, Int
 from matplotlib.colors import to_rgb
 from scipy.optimize import isotonic_regression
 
+# %% ../../nbs/analysis/03_plots.ipynb #cdf5e2c7
+from .entropy import window_means
+
 # %% ../../nbs/analysis/03_plots.ipynb #06527479
 _STYLE = {
     'figure.figsize': (6, 3.5),
@@ -278,17 +281,24 @@ def _seed_curves(runs, metric: str, *, smooth: int = 1) -> dict[str, pd.DataFram
     """`metric` of runs as method -> table of steps by seeds.
 
     `runs`: anything with method, seed and metrics.
-    `smooth`: steps of the trailing mean.
-    Raises ValueError if a run does not record the metric.
+    `smooth`: steps of a mean, which stands at their middle; fewer if a run has fewer.
+    Raises ValueError if a run does not record the metric, or comes twice.
     """
-    series = {}
+    tables = {}
     for run in runs:
-        if metric not in run.metrics:
+        known = run.metrics
+        if metric not in known or known[metric].isna().all():
             raise ValueError(f"run {run.method!r} (seed {run.seed}) has no metric {metric!r}; "
-                             f"it has {', '.join(run.metrics.columns)}.")
-        values = run.metrics.set_index('step')[metric]
-        of_method = series.setdefault(run.method, {})
-        of_method[run.seed] = values.rolling(smooth, min_periods=1).mean()
+                             f"it has {', '.join(known.columns[known.notna().any()])}.")
+        if (run.method, run.seed) in tables:
+            raise ValueError(f"two runs are {run.method!r} with seed {run.seed}: draw those of one "
+                             "regime and one step size at a time.")
+        tables[run.method, run.seed] = known
+    shortest = min((int(known[metric].count()) for known in tables.values()), default=smooth)
+    series = {}
+    for (method, seed), known in tables.items():
+        means = window_means(known, metric, smooth=min(smooth, shortest))
+        series.setdefault(method, {})[seed] = means
     return {method: pd.DataFrame(columns) for method, columns in series.items()}
 
 # %% ../../nbs/analysis/03_plots.ipynb #1471c726
@@ -296,7 +306,7 @@ def _seed_curves(runs, metric: str, *, smooth: int = 1) -> dict[str, pd.DataFram
 def plot_training(runs, metric: str = 'accuracy', *, smooth: int = 10, ax=None):
     """`metric` over training steps: mean and range over the seeds of each method.
 
-    `smooth`: steps of the trailing mean. Returns the Axes.
+    `smooth`: steps of a mean, which stands at their middle. Returns the Axes.
     """
     curves = _seed_curves(runs, metric, smooth=smooth)
     ends = {}
@@ -328,6 +338,7 @@ def plot_entropy(runs, *, metric: str = 'accuracy', smooth: int = 10):
     for method, spent in _seed_curves(runs, 'entropy', smooth=smooth).items():
         x = spent.dropna().mean(axis=1)
         y = gained[method].dropna().mean(axis=1)
+        y = pd.Series(np.interp(x.index, y.index, y), x.index)     # where entropy was recorded
         _draw_path(right, x, y, method)
     right.set(xlabel=UNITS['entropy'], ylabel=UNITS.get(metric, metric))
     return figure
