@@ -82,8 +82,6 @@ from .probes import alike_probes as alike_probes
 from .probes import changed_probes as changed_probes
 from .probes import checksum as checksum
 from .probes import is_close as is_close
-from .probes import own_recipe as own_recipe
-from .probes import own_steps as own_steps
 from .probes import probe as probe
 from .probes import probe_names as probe_names
 from .probes import probe_recipe as probe_recipe
