@@ -176,10 +176,11 @@ def recipe_text(recipes):
 
 def claim_table(claims):
     "The table of all claims, with a picture of each that has one."
-    rows = [[f"[{escaped(c['name'])}](#{anchor('claim', c['name'])})", escaped(c['statement']),
-             c['verdict'], _picture(c) if c['pictured'] else '', escaped(c['paper'])]
+    rows = [[f"[{c['name'].replace('_', ' ')}](#{anchor('claim', c['name'])})", c['verdict'],
+             f"{escaped(c['statement'])} ({escaped(c['paper'])})",
+             _picture(c) if c['pictured'] else '']
             for c in claims]
-    return table(['claim', 'sentence', 'verdict', 'picture', 'paper'], rows, 'filterable claims')
+    return table(['claim', 'verdict', 'sentence', 'picture'], rows, 'filterable claims')
 
 
 CLAIM_PICTURES = '_pictures/claims'
