@@ -99,6 +99,7 @@ def test_equals_are_told_apart_by_a_coin_of_problem_and_answers():
 def test_collective_consistency():
     assert collective_consistency([['7', '9'], ['7', None]], '7') == 0.5
     assert collective_consistency([[None], [None]], None) == 0
+    assert collective_consistency([['7']], '7') == 1
     assert collective_consistency([], None) == collective_consistency([[]], '7') == 0
 
 

@@ -58,6 +58,8 @@ def test_pairs_that_are_met_together_pay_more():
     rubric = rubric_of(1, 1, together=((0, 1, 2.0),))
     assert rubric_score(rubric, (1, 0)) == pytest.approx(1 / 4)
     assert rubric_score(rubric, (1, 1)) == pytest.approx(1.0)
+    turned = rubric_of(1, 1, together=((1, 0, 2.0),))
+    assert rubric_score(turned, (1, 0)) == rubric_score(rubric, (1, 0))
     assert rubric_score(rubric, (0.5, 0.5)) == pytest.approx((0.5 + 0.5 + 2 * 0.25) / 4)
 
 
@@ -95,6 +97,7 @@ def test_a_veto_takes_what_was_won_and_leaves_what_was_lost():
         (lambda: rubric_score(rubric_of(1), [math.nan]), 'a degree is nan'),
         (lambda: rubric_score(rubric_of(1, together=((0, 7, 1.0),)), [1]), 'two criteria, from 0'),
         (lambda: rubric_score(rubric_of(1, 1, together=((0, -1, 1.0),)), [1, 1]), 'together'),
+        (lambda: rubric_score(rubric_of(1, 1, together=((0, 2, 1.0),)), [1, 1]), 'together'),
         (lambda: rubric_score(rubric_of(1, 1, together=((0, 0, 1.0),)), [1, 1]), 'together'),
         (lambda: rubric_score(rubric_of(1, 1, together=((0, 1, math.nan),)), [1, 1]), 'together'),
         (lambda: rubric_score(rubric_of(1, 1, together=((0, 1),)), [1, 1]), 'together'),
@@ -304,6 +307,7 @@ def test_numbers_of_words_that_are_searched():
 
 def test_five_criteria_are_kept_and_none_that_tells_nothing_apart():
     assert len(contrast(PAIRS, candidate_wishes()).criteria) == 5
+    assert len(contrast(PAIRS, candidate_wishes(), most=1).criteria) == 1
     assert contrast(PAIRS, [Wish('avoid', 'house')]).criteria == ()
 
 

@@ -173,6 +173,7 @@ def test_a_judge_who_says_nothing_is_an_error_or_what_was_declared():
         dict(signs='wait'),
         dict(signs=('',)),
         dict(signs=(3,)),
+        dict(signs=('wait', '')),
         dict(enough=0),
         dict(enough='2'),
         dict(enough=None),

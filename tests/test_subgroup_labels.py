@@ -6,6 +6,7 @@ import pytest, torch
 from rl4llm.rewards import subgroup_labels as module
 from rl4llm.rewards.subgroup_labels import (
     candidate_confidence,
+    marked_steps,
     nearest_to_best,
     rate_and_diversity,
     step_confidence,
@@ -25,6 +26,21 @@ def test_a_step_of_each_token_is_a_step_of_its_own():
     every = torch.ones(1, 3).bool()
     assert step_confidence(shown, torch.tensor([[0, 1, 2]]), every).tolist() == [3.0]
     assert step_confidence(shown, torch.tensor([[0, 1, 1]]), every).tolist() == [2.5]
+
+
+@pytest.mark.parametrize('step', [1, -1])
+def test_a_place_without_a_token_counts_in_no_step(step):
+    shown = torch.tensor([[1.0, 2.0, 6.0]])
+    mask = torch.tensor([[True, True, False]])
+    assert step_confidence(shown, torch.tensor([[0, 1, step]]), mask).tolist() == [1.5]
+
+
+def test_a_step_ends_with_the_token_that_holds_any_of_the_marks():
+    words = {5: 'a', 6: ' ;', 7: 'b', 8: 'c\n\n'}
+    decode = SimpleNamespace(batch_decode=lambda rows: [words[int(row)] for row in rows])
+    tokens = torch.tensor([[5, 6, 7, 8, 5]])
+    steps = marked_steps(tokens, torch.ones(1, 5).bool(), decode)
+    assert steps.tolist() == [[0, 0, 1, 1, 2]]
 
 
 @pytest.mark.parametrize(

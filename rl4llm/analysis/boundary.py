@@ -208,5 +208,5 @@ def plot_transitions(table: pd.DataFrame, *, ax=None, title: str = ''):
     rows = [f'{name} ({n})' for name, n in table['problems'].items()]
     ax.set_xticks(range(len(table)), table.columns[:-1], rotation=45, ha='right', fontsize=8)
     ax.set_yticks(range(len(table)), rows, fontsize=8)
-    ax.set(xlabel='right samples after', ylabel='right samples before (problems)', title=title)
+    ax.set(xlabel='right after', ylabel='right before (problems)', title=title)
     return ax
