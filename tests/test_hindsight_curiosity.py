@@ -87,6 +87,21 @@ def test_first_words_are_equally_likely_and_codes_are_distributions():
     assert not torch.equal(nets(x, word)[1], nets(x, word.flip(0))[1])
 
 
+def test_networks_begin_without_a_view_of_the_context():
+    "Words look up 5 of 10 times their row of the table; the sharpest context, 10 times."
+    nets = ReplyNetworks(3, codes=2, words=4, width=5)
+    torch.nn.init.zeros_(nets.table.weight)
+    with torch.no_grad():
+        nets.table.weight[:, 0] = math.log(2) / 5
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    word = torch.tensor([0, 1, 2, 3, 0, 1])
+    _, q, guess = nets(x, word)
+    assert q.allclose(torch.tensor([2 / 3, 1 / 3]).expand(6, 2))
+    assert guess.allclose(torch.full((6, 2), 0.5).log())
+    torch.nn.init.constant_(nets.sharpness[-1].bias, 99.0)
+    assert nets(x, word)[1].allclose(torch.tensor([0.8, 0.2]).expand(6, 2))
+
+
 def two_tools(count, seed):
     "A sure tool, whose reply is 3, and one with eight."
     g = torch.Generator().manual_seed(seed)
@@ -153,6 +168,51 @@ def test_unexplained_is_log_of_words_at_first_and_parts_do_not_mix():
     assert known.batches == 1 and known.bonus(nothing).shape == (0,)
 
 
+def test_many_replies_are_looked_at_in_parts():
+    known = Hindsight(words=WORDS, width=8, passes=2)
+    replies, _ = two_tools(1100, 0)
+    known.visit(replies)
+    each = [
+        known.bonus(Replies(*parts))
+        for parts in zip(replies.before.split(99), replies.word.split(99))
+    ]
+    assert known.bonus(replies).allclose(torch.cat(each), atol=1e-6)
+
+
+@pytest.mark.parametrize('count, looked_at', [(20, 20), (300, 256)])
+def test_first_loss_is_a_mean_by_hand_over_256_replies_at_most(count, looked_at):
+    "All words and all codes are as likely, whatever the context, so that nothing is given away."
+    known = Hindsight(words=WORDS, codes=4, width=8, passes=1)
+    sizes, both = [], known._both
+
+    def watched(x, word):
+        sizes.append(len(x))
+        return both(x, word)
+
+    known._both = watched
+    known.visit(two_tools(count, 0)[0])
+    assert sizes == [looked_at]
+    assert known.losses == [pytest.approx(math.log(WORDS) + math.log(4), rel=1e-5)]
+
+
+def test_who_guesses_learns_from_his_own_error_alone():
+    "The fine for what z gives away moves hindsight, and not the guess that measures it."
+    known = Hindsight(words=WORDS, width=16, weight=0.0)
+    for k in range(12):
+        known.visit(two_tools(64, k)[0])
+    nets = known.module['nets']
+
+    def slopes(weight):
+        known.weight = weight
+        wanted = [nets.guess[-1].bias, nets.table.weight]
+        known.step = lambda loss: torch.autograd.grad(loss, wanted)
+        return known._learn(torch.Generator().manual_seed(0))
+
+    (guess, table), (other_guess, other_table) = slopes(0.0), slopes(2.0)
+    assert guess.allclose(other_guess, atol=1e-7)
+    assert not table.allclose(other_table, rtol=0.1)
+
+
 def test_memory_holds_the_newest_replies():
     known = Hindsight(words=WORDS, width=8, passes=1, memory=30)
     (old, _), (new, _) = two_tools(20, 0), two_tools(20, 1)
@@ -198,12 +258,23 @@ def test_plain_text_is_not_answered(agent):
     assert made.known.module is None
 
 
+def test_no_reply_has_neither_a_state_nor_a_row(agent):
+    countdown = task('countdown', level='easy')
+    plain = agent.sample(countdown.sample(1, seed=0), 2, seed=0)
+    (before, word), row = curiosity().states_of(plain, agent)
+    assert len(before) == 0 and before.dim() == 2 and before.is_floating_point()
+    for ids in (word, row):
+        assert ids.shape == (0,) and ids.dtype == torch.long
+
+
 def test_words_before_by_hand():
     tokens = torch.tensor([[11, 12, 13, 14, 15, 16, 17], [21, 22, 23, 24, 25, 26, 27]])
     heard = torch.zeros(2, 7).bool()
     heard[0, 6] = heard[1, 2] = True
     assert words_before(tokens, heard).tolist() == [[16, 15, 14, 13, 12], [22, 21, 0, 0, 0]]
     assert words_before(tokens, heard, reach=2).tolist() == [[16, 15], [22, 21]]
+    few, at = torch.tensor([[11, 12], [21, 22]]), torch.tensor([[False, True], [True, False]])
+    assert words_before(few, at, reach=4).tolist() == [[11, 0, 0, 0], [0, 0, 0, 0]]
 
 
 def test_a_context_does_not_know_its_reply(agent, rows):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 import pytest, torch
 from conftest import weights
 from rl4llm.advantages.group_relative import grpo
@@ -13,6 +14,7 @@ from rl4llm.advantages.progress import (
     REACHES,
     Distilled,
     OnlineLabels,
+    _paid_to,
     after_step,
     as_potential,
     calm,
@@ -24,6 +26,7 @@ from rl4llm.advantages.progress import (
     oni,
     open_goals,
     own_row,
+    own_steps,
     pay_out,
     planned_goals,
     seen_before,
@@ -38,7 +41,7 @@ from rl4llm.advantages.progress import (
 from rl4llm.core.placebos import placebo
 from rl4llm.core.policy import Policy
 from rl4llm.core.registry import recipe, use
-from rl4llm.core.rollouts import rows_of
+from rl4llm.core.rollouts import make_rollouts, rows_of
 from rl4llm.core.signals import scored
 from rl4llm.rewards.judges import Question, ask
 from rl4llm.tasks import task
@@ -102,6 +105,37 @@ def test_paid_by_hand():
     assert torch.allclose(at_once[0], of_all[[0, 1, 1]]) and at_once[2, 0] == of_all[4]
 
 
+def two_rows():
+    "Three tokens each: steps of one token, and one step with a padded end."
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    one = torch.ones(1, 1).long()
+    tokens = torch.arange(6).view(2, 3)
+    return make_rollouts(
+        prompt_ids=one, prompt_mask=one.bool(), tokens=tokens, prompt=ONE[:2], mask=mask
+    )
+
+
+def test_pay_of_another_row_has_as_many_steps_as_the_own():
+    number = torch.tensor([[1, 2, 3], [1, 1, 0]])
+    paid = torch.tensor([[0.5, 0.25, 0.125], [1.0, NAN, NAN]])
+    rewards, group = torch.tensor([0.75, 0.0]), ONE[:2]
+    heard = []
+
+    def which(rewards, group, *, rollouts, paid):
+        heard.extend([rewards, group])
+        return paid
+
+    def swap(rewards, group, *, rollouts):
+        return torch.tensor([1, 0])
+
+    dealt = _paid_to(rewards, group, two_rows(), number, paid, whose=swap, which=which)
+    wanted = torch.tensor([[1.0, 0.0, 0.0], [0.5, NAN, NAN]])
+    assert torch.allclose(dealt, wanted, equal_nan=True)
+    assert heard[0] is rewards and heard[1] is group
+    own = _paid_to(rewards, group, two_rows(), number, paid, whose=own_row, which=own_steps)
+    assert torch.allclose(own, paid, equal_nan=True)
+
+
 def test_a_potential_gives_back_what_it_paid():
     shaped = as_potential(PAID)
     assert shaped[:, :1].isfinite().all() and shaped[2, 1].isnan()
@@ -154,6 +188,13 @@ def test_clusters_by_hand():
     assert dense_clusters(line, reach=99.0).unique().numel() == 1
 
 
+def test_a_point_between_two_clusters_belongs_to_the_first():
+    line = torch.tensor([0.0, 0.0, 1.0, 2.0, 6.0, 10.0, 11.0, 12.0, 12.0])[:, None]
+    label = dense_clusters(line, reach=4.0, least=4)  # 6 has two neighbours, and is no core
+    assert label[:5].eq(label[0]).all() and label[5:].eq(label[5]).all()
+    assert label[0] != label[5]
+
+
 def test_clusters_as_another_library_finds_them():
     cluster = pytest.importorskip('sklearn.cluster')
     g = torch.Generator().manual_seed(0)
@@ -174,6 +215,15 @@ def test_centres_of_success():
     assert success_centres(x[:1]).tolist() == [[0.0, 1.0]]
     two = torch.tensor([[0.0], [0.0], [8.0], [8.0]])
     assert sorted(success_centres(two)[:, 0].tolist()) == [0.0, 8.0]
+
+
+@pytest.mark.parametrize('unit', [0.01, 1.0, 100.0])
+@pytest.mark.parametrize('reach, wanted', [(0.75, 4 / 3), (0.85, 0.5)])
+def test_likeness_is_measured_in_deviations_of_all(unit, reach, wanted):
+    "0 and 1 are 0.80 deviations apart, with n in the denominator, and 0.65 with n - 1."
+    x = unit * torch.tensor([[0.0], [1.0], [3.0]]).double()
+    found = success_centres(x, reach=reach) / unit
+    assert torch.allclose(found, torch.tensor([[wanted]]).double())
 
 
 def test_distance_is_to_the_nearest_centre_of_the_own_pool():
@@ -197,6 +247,41 @@ def test_pay_by_nearness_by_hand():
         torch.zeros(5), pool, rollouts=None, distance=d, pool=pool, most=1.0, steep=0.0
     )
     assert other.tolist() == [0.0, 0.5, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    'span, first, second',
+    [
+        (9e-7, 0.3, 0.3),  # as good as equally far
+        (1e-6, 0.6 / (1 + math.exp(-5)), 0.6 / (1 + math.exp(5))),
+        (0.5, 0.6 / (1 + math.exp(-5)), 0.6 / (1 + math.exp(5))),
+    ],
+)
+def test_nearest_and_furthest_are_told_apart_from_a_millionth_on(span, first, second):
+    d = torch.tensor([0.0, span], dtype=torch.float64)
+    paid = self_progress(d, ONE[:2], rollouts=None, distance=d, pool=ONE[:2])
+    assert paid.tolist() == pytest.approx([first, second])
+
+
+def paid_by(signal, rewards, **how):
+    "SRPO's advantages of three rows with the states 0, 1 and 3; the last is padded."
+    states = torch.tensor([0.0, 1.0, 3.0])[:, None, None].expand(3, 2, 1)
+    rows = SimpleNamespace(mask=torch.tensor([[True, True], [True, True], [True, False]]))
+    given = dict(rollouts=rows, old_hidden=states, signal=signal)
+    return srpo(torch.tensor(rewards), ONE, **given, **how)
+
+
+def test_srpo_by_hand():
+    found = []
+
+    def signal(rewards, group, *, distance, **more):
+        found.append(distance)
+        return torch.tensor([9.0, 0.5, 0.25])  # what a right row would be paid is passed over
+
+    adv = paid_by(signal, [1.0, 0.5, 0.0], eps=0.0)
+    assert found[0][0].isnan() and found[0][1:].tolist() == [1.0, 3.0]  # 0.5 is not above 0.5
+    assert torch.allclose(adv, grpo(torch.tensor([1.0, 1.0, 0.25]), ONE, eps=0.0))
+    assert torch.allclose(adv, torch.tensor([1.0, 1.0, -2.0]) / 3**0.5)
 
 
 def test_srpo_pays_wrong_rows_with_a_right_one_beside_them(policy, rows):
@@ -308,6 +393,24 @@ def test_the_dial_of_the_judge():
         unsure_judge(judge, recall=1.5)
 
 
+def test_half_sure_is_no_yes():
+    question = Question('', '1 2 -> 3', 'happy')
+
+    def undecided(questions):
+        return [0.5] * len(questions)
+
+    assert unsure_judge(undecided)([question]) == [0.0]
+    assert unsure_judge(undecided, recall=0.0, false_alarm=1.0)([question]) == [1.0]
+    for degree, wanted in ((0.5, 0), (0.51, 1)):
+        counts = goals_reached(
+            [None],
+            [['a step']],
+            goals=lambda item: ('happy',),
+            judge=lambda questions: [degree] * len(questions),
+        )
+        assert counts == [[wanted]]
+
+
 # subgoals
 
 
@@ -356,6 +459,20 @@ def test_calm_reduces_to_grpo(policy, rows):
         assert torch.allclose(calm(**asked(rows, policy, **how)), plain, atol=1e-5)
     for how in ({}, dict(potential=True), dict(to='row'), dict(goals=open_goals)):
         assert not torch.allclose(calm(**asked(rows, policy, **how)), plain, atol=1e-3)
+
+
+def test_who_reaches_more_subgoals_is_worth_more(policy, rows, words):
+    reached = torch.tensor([sum(counts) for counts in goals_reached(items_of(rows), words)])
+    nothing = torch.zeros(len(rows))
+    adv = calm(nothing, rows.group, rollouts=rows, policy=policy)[:, 0]
+    compared = 0
+    for g in rows.group.unique():
+        own = rows.group == g
+        most, least = reached[own].max(), reached[own].min()
+        if most > least:
+            assert adv[own & (reached == most)].min() > 0 > adv[own & (reached == least)].max()
+            compared += 1
+    assert compared
 
 
 def test_pay_of_others_keeps_the_total(policy, rows, words):
@@ -427,6 +544,83 @@ def test_words_behind_the_arrow_are_other_words():
     assert torch.equal(x[0], x[1]) and not torch.equal(x[0], x[2])
     assert x[4].sum() == 1 and x[3].sum() in (2, 3)
     assert torch.equal(x, hashed_words(['5 10 -> 50', '10 5 -> 50', '50 10 -> 5', 'lost', '']))
+
+
+@pytest.mark.parametrize(
+    'message, count',
+    [('', 1), ('a', 2), ('a b', 4), ('a b c', 7), ('c b a', 7), ('a -> a', 4), ('a a', 2)],
+)
+def test_each_word_and_each_pair_is_marked_once(message, count):
+    "The empty word, n words and n (n - 1) / 2 pairs of two words, in one order."
+    assert hashed_words([message]).sum() == count
+
+
+def test_steps_of_the_linear_model_are_cut_at_a_norm_of_10():
+    model = Distilled(passes=1)
+    model.learn([' '.join(map(str, range(60)))], [1.0])
+    assert model.module.weight.grad.norm() == pytest.approx(10.0, rel=1e-4)
+    model.learn(['few words'], [1.0])
+    assert model.module.weight.grad.norm() < 2.0
+
+
+def test_classification_pays_scores_above_0():
+    known = OnlineLabels(None, labeller='classification')
+    known.meetings = 1
+    known.model.scores = lambda messages: torch.tensor([-0.5, 0.0, 0.5])
+    assert known.values(['a', 'b', 'c']) == [0.0, 0.0, 1.0]
+
+
+def test_without_a_label_a_model_learns_nothing():
+    none = OnlineLabels(countdown_judge(), labeller='classification', budget=0)
+    none.meet(['1 2 -> 3'])
+    assert none.values(['1 2 -> 3']) == [0.0] and not none.labels
+    looked_up = OnlineLabels(countdown_judge())
+    for _ in range(2):
+        looked_up.meet(['1 2 -> 3'])
+    assert looked_up.labels and looked_up.meetings == 2
+    assert looked_up.model.module is None  # retrieval has no model
+
+
+def test_before_the_first_meeting_no_score_has_come():
+    ranked = OnlineLabels(countdown_judge(), labeller='ranking')
+    assert ranked.values(['1 2 -> 3', '1 2 -> 9']) == [0.0, 0.0]
+    assert ranked.moments == [0.0, 0.0, 0.0]
+    ranked.meet(['1 2 -> 3', '1 2 -> 9'])
+    assert ranked.values([]) == [] and ranked.moments == [0.0, 0.0, 0.0]
+    better, worse = ranked.values(['1 2 -> 3', '1 2 -> 9'])
+    assert better > 0.9 and worse == 0  # two messages can be compared
+    assert ranked.moments[0] == 2
+
+
+def test_small_scores_are_standardised_too_and_the_border_is_not_paid():
+    for above, wanted in ((-1.0, [0.0, 1.0]), (-1.25, [-1.0, 1.0])):
+        ranked = OnlineLabels(None, labeller='ranking', above=above)
+        z = ranked._standardised(torch.tensor([0.0, 0.25]).double())
+        assert z.tolist() == wanted
+
+
+def test_comparisons_say_which_is_better_or_that_neither_is():
+    liked = dict(a=1.0, b=1.0, c=0.0)
+    ranked = OnlineLabels(lambda questions: [liked[q.text] for q in questions], labeller='ranking')
+    heard = set()
+    ranked.model.compare = lambda *told: heard.update(zip(*told))
+    ranked.meet(list('abc'))
+    same = {('a', 'b', 0.5), ('b', 'a', 0.5)}
+    first = {('a', 'c', 1.0), ('b', 'c', 1.0)}
+    second = {('c', 'a', 0.0), ('c', 'b', 0.0)}
+    assert heard == same | first | second
+
+
+def test_shares_of_known_and_paid_steps_by_hand():
+    made = oni()
+    assert made._counters(torch.zeros(0, 0)) == dict(known=0, paid=0, labels=0)
+    made.known.labels = {'a': 1.0, 'x': 0.0}
+    made.seen = ['a']
+    paid = torch.tensor([[0.5, NAN, NAN]])
+    assert made._counters(paid) == dict(known=1, paid=1, labels=2)
+    made.seen = ['a', 'x', 'b', 'c']
+    paid = torch.tensor([[0.5, 0.0, 0.0], [0.0, NAN, NAN]])
+    assert made._counters(paid) == dict(known=1 / 2, paid=1 / 4, labels=2)
 
 
 def test_labels_come_newest_first_and_later_than_the_message():
@@ -557,6 +751,19 @@ def test_bad_input_is_answered_in_one_sentence(policy, rows):
         return str(error.value)
 
     assert 'among' in near(among='x') and 'old_hidden' in near(old_hidden=hidden[:, :-1])
+
+
+def test_a_refusal_says_which_shape_is_whose(policy, rows):
+    n = len(rows)
+    short = {**asked(rows, policy), 'group': rows.group[:-1]}
+    said = rf'rewards have shape \({n},\) and groups \({n - 1},\)'
+    for stage in (calm, oni()):
+        with pytest.raises(ValueError, match=said):
+            stage(**short)
+    with pytest.raises(ValueError, match=r'rewards have shape \(3,\) and groups \(2,\)'):
+        pay_out(torch.zeros(3), ONE[:2], PAID, NUMBER)
+    with pytest.raises(ValueError, match=r'infinite value \(row 1\)'):
+        pay_out(torch.tensor([0.0, math.inf, 0.0]), ONE, PAID, NUMBER)
 
 
 def test_rows_without_problems_are_paid_nothing(policy, rows):
