@@ -364,3 +364,17 @@ def test_bad_input_is_answered_in_one_sentence(policy, rows):
         prompt_divergence(policy, rows, rows.prompt[:3])
     with pytest.raises(ValueError, match='the advantages'):
         bonus_counts(rows, rows.rewards)
+
+
+def test_a_bonus_beside_no_advantage_is_a_number():
+    four = two_of_four([1.0] * 4)
+    bonus = torch.zeros(4, 2)
+    bonus[2, 0] = 0.5
+    counts = bonus_counts(four, bonus)
+    assert counts['paid'] == 1 and math.isfinite(counts['part'])
+
+
+def test_the_copy_is_named_before_the_problem():
+    sampler = changed_sample(change=lambda item, seed: 'another text')
+    with pytest.raises(ValueError, match="gave 'another text' for Item"):
+        sampler(None, EASY.sample(1, seed=0), 2, seed=0)

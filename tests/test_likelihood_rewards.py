@@ -308,3 +308,19 @@ def test_a_tail_has_to_fit_behind_a_token(policy):
     assert continuation_logp(policy, [[1, 7]], [tail]).isfinite().all()
     with pytest.raises(ValueError, match=f'a tail has {policy.context} tokens'):
         continuation_logp(policy, [[1]], [tail + [5]])
+
+
+def test_all_of_many_pairs_are_scored(policy):
+    "More than fit into one forward: each is what it is alone."
+    heads = [[1 + k // 20, 1 + k % 20] for k in range(300)]
+    found = continuation_logp(policy, heads, [[5]] * 300)
+    assert found.isfinite().all()
+    few = [0, 255, 256, 299]
+    alone = continuation_logp(policy, [heads[k] for k in few], [[5]] * 4)
+    assert torch.allclose(found[few], alone, atol=2e-4)
+
+
+def test_the_longest_of_the_tails_has_to_fit(policy):
+    with pytest.raises(ValueError, match=f'a tail has {policy.context} tokens'):
+        continuation_logp(policy, [[1], [1]], [[5], [5] * policy.context])
+    assert continuation_logp(policy, [], []).tolist() == []

@@ -11,6 +11,7 @@ from rl4llm.advantages.next_segment import (
     reference_segments,
     same_segment,
     sample_thoughts,
+    segment_gain,
     segment_logp,
     segment_reward,
     segments_of,
@@ -238,3 +239,25 @@ def test_one_thought_of_each_story_if_nothing_is_said(small_policy):
     items = task('countdown', level='easy').sample(3, seed=0)
     rows = sample_thoughts(small_policy, items, seed=0, max_new_tokens=3)
     assert rows.prompt.tolist() == [0, 1, 2]
+
+
+class Short(Table):
+    "A policy that finds each token of the answer as improbable as the text before it is short."
+
+    def statistics(self, rows, names):
+        length = rows.mask.sum(1, keepdim=True)
+        return dict(logp=(-8.0 / length * rows.mask).double())
+
+
+def test_a_thought_gains_what_it_adds_to_the_blank():
+    policy = Short()
+    tail = '<answer> b with the dog'
+    assert len(mark_ids(policy, tail)) == 5
+    blank = mark_ids(policy, '<think> </think>')
+    longer = mark_ids(policy, '<think> cat dog bird </think>')
+    assert (len(blank), len(longer)) == (2, 5)
+    rows = rows_of([longer, blank], [SWAP], prompts=[0, 0])
+    told = dict(rollouts=rows, policy=policy, baseline=policy)
+    found = segment_gain(torch.zeros(2), rows.group, **told, blank='<think> </think>')
+    # four tokens, -8/10 each behind the thought and -8/7 each behind the blank
+    assert found.tolist() == pytest.approx([4 * (8 / 7 - 8 / 10), 0], abs=1e-4)

@@ -371,3 +371,40 @@ def test_bad_input_is_answered_in_one_sentence(policy, rows):
         rdd()(rows.rewards, rows.group[:-1], rollouts=rows, policy=policy)
     with pytest.raises(ValueError, match='separator'):
         rdd(separators=('no such',))(rows.rewards, rows.group, rollouts=rows, policy=policy)
+
+
+def test_what_is_remembered_is_drawn_at_most_as_often_as_it_is_there():
+    known = Familiarity(passes=1)
+    known.visit(torch.arange(20.0).view(5, 4))
+    g = torch.Generator().manual_seed(0)
+    for batch, count in ((2, 2), (5, 5), (9, 5)):
+        states, draws = known._some(g, batch)
+        assert len(states) == len(draws) == count
+
+
+def test_a_reader_that_is_there_takes_the_weights_of_a_state(policy, rows):
+    moved = policy.clone()
+    for p in moved.model.parameters():
+        p.data *= 1.1
+    used, saved = rdd(passes=2), rdd(passes=2)
+    used(rows.rewards, rows.group, rollouts=rows, policy=policy)
+    saved(rows.rewards, rows.group, rollouts=rows, policy=moved)
+    used.load_state_dict(saved.state_dict())
+    assert torch.equal(weights(used.reader), weights(moved))
+
+
+def test_an_empty_state_takes_no_reader_away(policy, rows):
+    used = rdd(passes=2)
+    used(rows.rewards, rows.group, rollouts=rows, policy=policy)
+    reader = used.reader
+    used.load_state_dict({})
+    assert used.reader is reader
+
+
+def test_the_size_of_the_bonus_is_a_mean_over_rows(policy, rows):
+    dealt = torch.tensor([3.0, -1.0, *[0.0] * (len(rows) - 2)])
+    alike = torch.zeros(len(rows))
+    made = rdd(passes=1, beta=0.5, bonus=lambda *given, **more: dealt)
+    adv = made(alike, rows.group, rollouts=rows, policy=policy)
+    assert adv.abs().sum() > 1
+    assert made.told['size'] == pytest.approx(float(adv.abs().sum()) / len(rows))

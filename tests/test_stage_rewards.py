@@ -289,3 +289,38 @@ def test_scores_are_dealt_by_rewards_and_groups(drawn):
     adv = hi_grpo(whose=other, levels=None)(rows.rewards, rows.group, rollouts=rows, policy=policy)
     assert seen[0][0] is rows.rewards and torch.equal(seen[0][1], rows.group)
     assert adv.isfinite().all()
+
+
+def test_without_a_step_there_is_one_stage():
+    none = rewards_of_stages(torch.tensor([1.0, 0.0]), torch.zeros(2, 0), levels=None)
+    assert none.tolist() == [[1.0], [0.0]]
+
+
+def test_what_a_shorter_row_does_not_have_counts_as_closed():
+    "Rows of two steps and of one: the first one's second step is dealt nothing, which is 0."
+    policy = Policy.load('tiny')
+    texts = ['9 - 4 = 5 ; 1 + 1 = 2 ; 3 * 2 = 6', '9 - 4 = 5']
+    told = [policy.tokenizer(text, add_special_tokens=False)['input_ids'] for text in texts]
+    width = len(told[0])
+    tokens = torch.tensor([row + [policy.pad] * (width - len(row)) for row in told])
+    mask = torch.tensor([[place < len(row) for place in range(width)] for row in told])
+    tokens = tokens[[0, 0, 1, 1]]
+    mask = mask[[0, 0, 1, 1]]
+    ids = torch.ones(1, 2).long()
+    rewards = torch.tensor([1.0, 0, 1, 0])
+    rows = make_rollouts(prompt_ids=ids, prompt_mask=ids.bool(), tokens=tokens, mask=mask,
+                         prompt=torch.zeros(4).long(), rewards=rewards)  # fmt: skip
+    found = []
+    for second in (0.0, 1.0):
+        # the second long row keeps its scores, the first has those of a short row
+
+        def score(item, words, second=second):
+            return [1.0, second, 0.0][: len(words)]
+
+        method = hi_grpo(levels=3, even=False, lam=0.0, score=score,
+                         whose=lambda *given, **more: torch.tensor([2, 1, 2, 3]))  # fmt: skip
+        adv = method(rewards, rows.group, rollouts=rows, policy=policy)
+        number = step_numbers(rewards, rows, policy)
+        found.append([float(adv[row][number[row] == 2][0]) for row in (0, 1)])
+    assert found[0] == [0, 0], 'both 0'
+    assert found[1][0] < 0 < found[1][1], '0 is less than 1'
