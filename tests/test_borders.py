@@ -839,7 +839,7 @@ MORE = {  # further arguments of these, and lists of names
 NOT_LOOKED_UP = """analysis.plots.method_look course.reproduction_lesson.claim_text course.reproduction_lesson.study_text course.reproduction_lesson.parts_in course.exercises.exercise course.exercises.keep_answer core.lazy.index core.lazy.places_of core.lazy.attach core.policy.model_folder core.registry.nearest_names core.registry.add_recipe core.rollouts.check_shape core.rollouts.check_drawn
 core.rollouts.check_problems core.reward_calls.as_rewards core.settings_file.close_names core.settings_file.nearest core.settings_file.check_name core.signals.check_needs core.signals.source_of core.signals.whose core.signals.writer_of core.sources.file_of core.sources.notebook_of
 core.ready_stages.check_unchanged core.ready_stages.check_returned analysis.passk.whole_numbers analysis.forks.plot_forks oracle.estimators.tree_has oracle.estimators.statistic_of rewards.spurious.check_rate scaling.config_files.check_recipe
-studies.frontiers.verdict_file studies.frontiers.path_from_counts studies.study.study_file studies.probes.checksum studies.tryouts.explain studies.tryouts.idle_lines tasks.protocol.add_task training.pretraining.add_base training.pretraining.card_rows
+atlas.claims_report.draw_pictures objectives.sequence_ratios.check_limits studies.frontiers.verdict_file studies.frontiers.path_from_counts studies.study.study_file studies.probes.checksum studies.tryouts.explain studies.tryouts.idle_lines tasks.protocol.add_task training.pretraining.add_base training.pretraining.card_rows
 widgets.panels.check_knob
 training.run_identity.check_folder_for""".split()  # names that the caller makes up, places where something would be, or a question with the answer no
 
