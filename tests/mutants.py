@@ -761,7 +761,7 @@ def is_stored(module):
     """Whether all faults of the module's code as it is were tried and stored.
 
     Its notebook and tests may have changed since: they gain assertions far more often than they
-    lose one, and a lost one is noticed when `make test-all` tries the module again."""
+    lose one. A lost one is noticed only where `make test-all` draws the module's faults again."""
     row = stored().get(module, {})
     whole = row.get('tried', 0) == row.get('sites')
     return whole and row.get('code') == code_digest(module)

@@ -242,12 +242,17 @@ def test_no_two_recipes_have_the_same_numbers():
     assert alike_probes() == [FIRST_DRAW]
 
 
-@pytest.mark.parametrize('name', ['oreal', 'rlfr', 'hindsight_curiosity'])
-def test_an_idea_that_comes_late_is_seen_by_its_own_steps(name):
-    "On the stored rollouts each of these is its placebo or its control, or trains nothing."
+@pytest.mark.parametrize(
+    'name, near',
+    [
+        ('oreal', 'oreal_pairs'),
+        ('rlfr', 'rlfr_shuffled'),
+        ('hindsight_curiosity', 'hindsight_curiosity_dealt'),
+    ],
+)
+def test_an_idea_that_comes_late_is_seen_by_its_own_steps(name, near):
+    "On the stored rollouts each of these gives the numbers of its control."
     stored = stored_probes()
-    near = dict(oreal='oreal_pairs').get(name, f'{name}_shuffled')
-    near = near if near in stored else f'{name}_dealt'
     assert is_close(stored[name]['steps'], stored[near]['steps'])
     assert not is_close(stored[name]['own'], stored[near]['own'], 1e-4)
     assert stored[name]['own'][-1]['size'] > 0

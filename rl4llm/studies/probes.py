@@ -159,7 +159,7 @@ def _own_recipe(name: str, **changes):
     whole = recipe(name, **fields)
     made = with_uses(probe_recipe(name, **fields), _sooner)
     if made.reference.name == 'reset_reference':
-        made = made.but(reference=use('reset_reference', every=2))    # at 1 nothing is ever paid
+        made = made.but(reference=use('reset_reference', every=2))    # at 1 no penalty is ever paid
     made = made.but(lr=fields.get('lr', max(made.lr, _LARGE_STEP)),
                     group=fields.get('group', made.group))
     if not whole.minibatch: return made
@@ -170,8 +170,8 @@ def _own_recipe(name: str, **changes):
 def _own_steps(name: str, **changes) -> list[dict]:
     """A few steps of the loop with the recipe's own sampler: loss, gradient norm, weights.
 
-    The model and the level are those of its tryout. changes: to fields of the recipe; or
-    another `model`.
+    Model, level and task are those of its tryout, or those where its idea acts. changes: to
+    fields of the recipe, or another `model`.
     """
     _, where = _own_terms(name, changes)
     policy = Policy.load(where['model'], fast=True, bf16=False, graphs=False)
